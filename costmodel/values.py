@@ -1,0 +1,170 @@
+"""The values a decision is made from and the decision itself.
+
+Everything here is frozen and free of I/O: the router, the simulator and the tests fill the same values. Token counts are
+whole prompt tokens, times are milliseconds, rates are per millisecond or per second as their names say.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+
+class Tier(IntEnum):
+    """Where a block lies, nearest first (DESIGN section 1)."""
+
+    L1 = 1  # engine HBM
+    L2 = 2  # engine host DRAM
+    L3 = 3  # pool shared by all nodes
+    L4 = 4  # SSD
+
+
+class Role(StrEnum):
+    PREFILL = "prefill"
+    DECODE = "decode"
+    UNIFIED = "unified"
+
+
+class WorkerKey(NamedTuple):
+    """One engine endpoint and data-parallel rank: the thing a turn is sent to."""
+
+    worker_id: str
+    dp_rank: int = 0
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """`tokens` prompt tokens from `start` on that lie in one tier at one source node ("" = the worker itself)."""
+
+    start: int
+    tokens: int
+    tier: Tier
+    source: str = ""
+
+
+class Residency(msgspec.Struct, frozen=True):
+    """The leading runs of one prompt that one worker could restore, contiguous from token 0."""
+
+    runs: tuple[Run, ...] = ()
+    age_ms: float = 0.0  # since the newest report that supports it
+
+    @property
+    def tokens(self) -> int:
+        return self.runs[-1].start + self.runs[-1].tokens if self.runs else 0
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What is known of one LLM call before it is placed."""
+
+    thread: str
+    prompt_tokens: int
+    expected_output_tokens: int = 256
+    first_call: bool = False
+    prefill_before: WorkerKey | None = None  # where this thread's last turn was prefilled and decoded
+    decode_before: WorkerKey | None = None
+
+
+class Load(msgspec.Struct, frozen=True):
+    """A worker's load: the engine's last report plus what this gateway sent since (predict-on-route)."""
+
+    queued_uncached_tokens: float = 0.0  # waiting and in flight, not yet computed
+    running_requests: int = 0
+    waiting_requests: int = 0
+    kv_tokens_used: int = 0
+    kv_tokens_capacity: int = 0  # 0 = unknown
+    max_running_requests: int = 0  # 0 = unknown
+    age_ms: float = 0.0
+
+
+class PrefillRates(msgspec.Struct, frozen=True):
+    """compute_ms = base_ms + ms_per_token * (N-k) + ms_per_token2 * (N^2-k^2)."""
+
+    base_ms: float
+    ms_per_token: float
+    ms_per_token2: float = 0.0
+
+
+class DecodeRates(msgspec.Struct, frozen=True):
+    """Inter-token latency at batch b: itl_base_ms + itl_ms_per_running * b."""
+
+    itl_base_ms: float
+    itl_ms_per_running: float = 0.0
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One hop: latency plus bytes over bandwidth, shared by the flows active on it."""
+
+    latency_ms: float
+    bytes_per_ms: float
+    active_flows: int = 0
+
+
+class Prefill(msgspec.Struct, frozen=True):
+    """A candidate for the prefill leg (or, for a unified worker, for the whole turn)."""
+
+    worker: WorkerKey
+    residency: Residency
+    load: Load
+    rates: PrefillRates
+    restore: dict[Tier, Link]  # link that brings a run of this tier to L1; tiers absent here cannot be restored
+    inflight_turns: int = 0
+
+
+class Decode(msgspec.Struct, frozen=True):
+    """A candidate for the decode leg. `resident_tokens` of the prompt already lie in its own cache."""
+
+    worker: WorkerKey
+    load: Load
+    rates: DecodeRates
+    transfer: Link
+    resident_tokens: int = 0
+    inflight_turns: int = 0
+
+
+class Fleet(msgspec.Struct, frozen=True):
+    """Everything a policy may look at. For a unified pool `decodes` pairs with `prefills` by worker key."""
+
+    prefills: tuple[Prefill, ...]
+    decodes: tuple[Decode, ...]
+    kv_bytes_per_token: float
+    disaggregated: bool
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """The cost of one pair, term by term, in ms (DESIGN section 4)."""
+
+    queue_ms: float = 0.0
+    fetch_ms: float = 0.0  # whole restore time; `exposed_ms` is the part that the total counts
+    exposed_ms: float = 0.0
+    compute_ms: float = 0.0
+    transfer_ms: float = 0.0
+    decode_ms: float = 0.0
+    pressure_ms: float = 0.0
+
+    @property
+    def ttft_ms(self) -> float:
+        return self.queue_ms + self.exposed_ms + self.compute_ms + self.transfer_ms
+
+    @property
+    def total_ms(self) -> float:
+        return self.ttft_ms + self.decode_ms + self.pressure_ms
+
+
+class Scored(msgspec.Struct, frozen=True):
+    """One pair that was considered. For a unified worker prefill == decode."""
+
+    prefill: WorkerKey
+    decode: WorkerKey
+    cut_tokens: int  # k: tokens restored from cache; the rest is computed
+    hit_tier: Tier | None  # deepest tier touched by the restored part, None when nothing is restored
+    terms: Terms
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The chosen pair with every term, and the rest for `explain`."""
+
+    chosen: Scored
+    others: tuple[Scored, ...]
+    policy: str
+    reason: str  # one sentence: why this pair won

@@ -1,0 +1,120 @@
+"""Everything that can go wrong with a request, as one tree.
+
+GatewayError
+├── BadRequest                  400  the client's fault; never retried
+│   ├── UnknownModel            404
+│   ├── BodyTooLarge            413
+│   ├── Unauthorized            401
+│   └── NotServed               404  no engine of this pool answers that path
+├── NoCapacity                  503  nothing can take the turn now; carries Retry-After
+│   ├── QueueFull               429  the bounded queue is full
+│   ├── QueueTimeout            503  waited its whole deadline in the queue
+│   └── NoWorker                503  no healthy worker of a needed role
+└── EngineError                 502  an engine failed this try; another worker may be tried
+    ├── ConnectFailed                no connection
+    │   └── StaleConnection          a pooled connection had died before any reply byte: same worker, fresh connection
+    ├── EngineTimeout           504  no reply byte within the deadline
+    ├── EngineDied                   connection lost or bytes that are not HTTP, after the request was sent
+    ├── EngineStatus                 a 5xx other than 503, or an error event inside a 200 stream
+    └── EngineBusy              503  429 or 503 from the engine: back-pressure, not a fault of the worker
+
+Each knows its HTTP status, OpenAI `type` and `code`, and, where a client should wait, `retry_after_s`.
+"""
+
+from __future__ import annotations
+
+
+class GatewayError(Exception):
+    status = 500
+    type = "server_error"
+    code: str | None = None
+    retry_after_s: float | None = None
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
+
+
+class BadRequest(GatewayError):
+    status = 400
+    type = "invalid_request_error"
+
+
+class UnknownModel(BadRequest):
+    status = 404
+    code = "model_not_found"
+
+
+class BodyTooLarge(BadRequest):
+    status = 413
+    code = "body_too_large"
+
+
+class Unauthorized(BadRequest):
+    status = 401
+    code = "invalid_api_key"
+
+
+class NotServed(BadRequest):
+    status = 404
+    code = "path_not_served"
+
+
+class NoCapacity(GatewayError):
+    status = 503
+    type = "overloaded_error"
+    code = "no_capacity"
+    retry_after_s = 2.0
+
+
+class QueueFull(NoCapacity):
+    status = 429
+    code = "queue_full"
+
+
+class QueueTimeout(NoCapacity):
+    code = "queue_timeout"
+
+
+class NoWorker(NoCapacity):
+    code = "no_worker"
+    retry_after_s = 5.0
+
+
+class EngineError(GatewayError):
+    status = 502
+    type = "server_error"
+    code = "engine_error"
+
+
+class ConnectFailed(EngineError):
+    code = "engine_unreachable"
+
+
+class StaleConnection(ConnectFailed):
+    pass
+
+
+class EngineTimeout(EngineError):
+    status = 504
+    code = "engine_timeout"
+
+
+class EngineDied(EngineError):
+    code = "engine_died"
+
+
+class EngineStatus(EngineError):
+    def __init__(self, message: str, *, engine_status: int) -> None:
+        super().__init__(message)
+        self.engine_status = engine_status
+
+
+class EngineBusy(EngineError):
+    status = 503
+    type = "overloaded_error"
+    code = "engine_busy"
+    retry_after_s = 2.0
