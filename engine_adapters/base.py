@@ -112,6 +112,7 @@ class EngineAdapter(Protocol):
 
     kind: EngineKind
     reserved_keys: frozenset[str]  # top-level body keys that a client may not set
+    reserved_headers: frozenset[bytes]  # lower-case header names that a client may not send through: they override the body
     serves: frozenset[str]  # API paths this engine answers
 
     async def discover(self, http: httpx.AsyncClient, endpoint: Endpoint) -> EngineInfo: ...
@@ -124,8 +125,16 @@ class EngineAdapter(Protocol):
 
     def decode_events(self, payload: bytes) -> EventBatch: ...
 
+    def request_id(self, path: str, token: str) -> str:
+        """The `Edit.rid` for one try of a call of `path`, from a fresh hex token of fixed length. Clients may see it."""
+        ...
+
     def members(self, edit: Edit) -> bytes:
         """Members to splice before the body's final brace, as `"a":1,"b":2` without a leading comma; may be empty."""
+        ...
+
+    def headers(self, edit: Edit) -> tuple[tuple[bytes, bytes], ...]:
+        """Headers to add to this leg, for what this path's body has no place for; usually none."""
         ...
 
     def facts(self, usage: bytes, details: bytes | None) -> ReplyFacts:
