@@ -12,7 +12,7 @@ from typing import Any
 
 _VOCABULARY = (
     "the build of module tests after commit returns value error path cache index block tier worker queue prompt token page "
-    "host should read write check file before each call and keep order when list is empty so that result stays same for every thread"
+    "host should read write check file before each call and keep order when list is empty so that result stays same"
 )
 _WORDS = _VOCABULARY.split()
 _CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Tokyo")
