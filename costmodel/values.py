@@ -83,6 +83,7 @@ class PrefillRates(msgspec.Struct, frozen=True):
     base_ms: float
     ms_per_token: float
     ms_per_token2: float = 0.0
+    queue_ms_per_token: float = 0.0  # throughput over whole batches, for the queue; 0 = unknown, ms_per_token stands in
 
 
 class DecodeRates(msgspec.Struct, frozen=True):

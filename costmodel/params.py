@@ -1,0 +1,45 @@
+"""What may be tuned about placing a turn: the arithmetic's two assumptions and one switch for every guard.
+
+Defaults live here and nowhere else. This module reads no files; the router's configuration builds these values.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class CutRule(StrEnum):
+    """Which restore cut k a prediction assumes."""
+
+    ENGINE = "engine"  # what a stock engine does: everything it can restore
+    BEST = "best"  # the cheapest run boundary; true only where something makes the engine stop there
+
+
+class CostParams(msgspec.Struct, frozen=True):
+    """Tuning of the cost arithmetic and of `CostPolicy`'s guards. Raises `ValueError` naming the key that is out of range."""
+
+    cut_rule: CutRule = CutRule.ENGINE
+    overlap_rho: float = 0.0  # share of compute that hides fetch: 0 = the engine waits for the restore, 1 = layer-wise overlap
+    switch_margin_ms: float = 20.0  # a thread stays where it was unless another worker beats it by more; 0 = off
+    kv_pressure_fraction: float = 0.9  # KV use beyond this share of capacity costs time; 0 = off
+    waiting_limit: int = 0  # workers with more waiting requests are passed over while another has fewer; 0 = off
+    never_used_first: bool = True  # cold turns rotate over near ties, least recently cold-started first
+    staleness_half_life_ms: float = 900_000.0  # residency this old is believed with probability one half; 0 = off
+    near_tie_ms: float = 5.0  # costs this close to the best count as equal
+    softmax_temperature: float = 0.0  # draw among near ties, range-normalised; 0 = always the cheapest
+
+    def __post_init__(self) -> None:
+        for key in ("switch_margin_ms", "waiting_limit", "staleness_half_life_ms", "near_tie_ms", "softmax_temperature"):
+            if not getattr(self, key) >= 0:
+                raise ValueError(f"{key} must be 0 (off) or positive, not {getattr(self, key)}")
+        for key in ("overlap_rho", "kv_pressure_fraction"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ValueError(f"{key} must lie between 0 and 1, not {getattr(self, key)}")
+
+
+class PolicyParams(msgspec.Struct, frozen=True):
+    """What every policy's constructor gets. All predict with `cost`; only the policy `cost` obeys its guards."""
+
+    cost: CostParams = CostParams()

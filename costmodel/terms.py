@@ -1,0 +1,111 @@
+"""The terms of a turn's cost, each one a plain function of frozen values to milliseconds (DESIGN section 4).
+
+Nothing here chooses: `cut` picks the restore cut, `score` adds the terms up, the policies compare them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from costmodel.values import Decode, DecodeRates, Link, Load, PrefillRates, Run, Tier
+
+_L1 = Tier.L1
+_L2 = Tier.L2
+
+
+def queue_ms(load: Load, rates: PrefillRates) -> float:
+    """Time until the worker has computed what is ahead of this turn, at its measured throughput."""
+    return load.queued_uncached_tokens * (rates.queue_ms_per_token or rates.ms_per_token)
+
+
+def link_ms(link: Link, size_bytes: float) -> float:
+    """One run over one hop: latency plus bytes over the share that is left beside the flows already active."""
+    return link.latency_ms + size_bytes * (1 + link.active_flows) / link.bytes_per_ms
+
+
+def fetch_ms(runs: Sequence[Run], cut_tokens: int, restore: Mapping[Tier, Link], kv_bytes_per_token: float) -> float:
+    """Time to bring the first `cut_tokens` of `runs` to L1; infinite if a run before the cut cannot be restored.
+
+    Runs of one tier follow each other on that tier's link. Tiers are pipelined: the slowest leg is the whole time. What comes
+    from beyond L2 passes the L2 link as well, when there is one.
+    """
+    legs: dict[Tier, float] = {}
+    for run in runs:
+        if run.start >= cut_tokens:
+            break
+        if run.tier == _L1:
+            continue
+        if run.tier not in restore:
+            return float("inf")
+        size_bytes = min(run.tokens, cut_tokens - run.start) * kv_bytes_per_token
+        add_run(legs, run.tier, size_bytes, restore)
+    return max(legs.values(), default=0.0)
+
+
+def add_run(legs: dict[Tier, float], tier: Tier, size_bytes: float, restore: Mapping[Tier, Link]) -> None:
+    """Add one run to the busy time of every leg that it passes on its way to L1."""
+    legs[tier] = legs.get(tier, 0.0) + link_ms(restore[tier], size_bytes)
+    if tier != _L2 and (host := restore.get(_L2)) is not None:
+        legs[_L2] = legs.get(_L2, 0.0) + link_ms(host, size_bytes)
+
+
+def compute_ms(rates: PrefillRates, prompt_tokens: int, cut_tokens: int) -> float:
+    """Prefill of the tokens behind the cut, which attend to everything before them: a + b (N-k) + c (N^2 - k^2)."""
+    new = prompt_tokens - cut_tokens
+    return rates.base_ms + new * (rates.ms_per_token + rates.ms_per_token2 * (prompt_tokens + cut_tokens))
+
+
+def exposed_ms(fetch: float, queue: float, compute: float, rho: float) -> float:
+    """What of the fetch is hidden neither behind the queue nor behind the share `rho` of compute."""
+    return max(0.0, fetch - queue - rho * compute)
+
+
+def transfer_ms(decode: Decode, prompt_tokens: int, kv_bytes_per_token: float) -> float:
+    """Prefill to decode: the bytes of the prompt that decode lacks."""
+    missing = prompt_tokens - decode.resident_tokens
+    return link_ms(decode.transfer, missing * kv_bytes_per_token) if missing > 0 else 0.0
+
+
+def itl_ms(load: Load, rates: DecodeRates) -> float:
+    """Inter-token latency once this turn has joined: at the batch of running and waiting requests plus one."""
+    batch = load.running_requests + load.waiting_requests + 1
+    if 0 < load.max_running_requests < batch:
+        batch = load.max_running_requests
+    return rates.itl_base_ms + rates.itl_ms_per_running * batch
+
+
+def decode_ms(load: Load, rates: DecodeRates, output_tokens: int) -> float:
+    """Wait for a batch slot, then the expected output at this batch's pace.
+
+    With all slots taken, one frees every (lifetime of a reply / slots), lifetimes being as long as this turn's. Unknown
+    `max_running_requests` means no wait: the load then only shows in the inter-token latency.
+    """
+    lifetime_ms = output_tokens * itl_ms(load, rates)
+    slots = load.max_running_requests
+    excess = load.running_requests + load.waiting_requests + 1 - slots
+    return lifetime_ms if slots <= 0 or excess <= 0 else lifetime_ms * (1 + excess / slots)
+
+
+def overflow_tokens(load: Load, needed_tokens: int, fraction: float) -> float:
+    """Tokens by which the turn would push KV use beyond `fraction` of capacity; 0 when off or capacity is unknown."""
+    if fraction <= 0 or load.kv_tokens_capacity <= 0:
+        return 0.0
+    return max(0.0, load.kv_tokens_used + needed_tokens - fraction * load.kv_tokens_capacity)
+
+
+def prefill_pressure_ms(load: Load, rates: PrefillRates, needed_tokens: int, fraction: float) -> float:
+    """A full prefill worker frees tokens as fast as it computes them."""
+    return overflow_tokens(load, needed_tokens, fraction) * (rates.queue_ms_per_token or rates.ms_per_token)
+
+
+def decode_pressure_ms(load: Load, rates: DecodeRates, needed_tokens: int, output_tokens: int, fraction: float) -> float:
+    """A full decode worker frees all it holds within one reply's lifetime, so the overflow frees in its share of that."""
+    overflow = overflow_tokens(load, needed_tokens, fraction)
+    if overflow <= 0:
+        return 0.0
+    return overflow / max(load.kv_tokens_used, needed_tokens, 1) * output_tokens * itl_ms(load, rates)
+
+
+def live_probability(age_ms: float, half_life_ms: float) -> float:
+    """How far residency last supported `age_ms` ago is still believed; 1 when the discount is off (half-life 0)."""
+    return 1.0 if half_life_ms <= 0 or age_ms <= 0 else 0.5 ** (age_ms / half_life_ms)
