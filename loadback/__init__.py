@@ -1,0 +1,1 @@
+"""The `loadback` command: it assembles processes and prints; everything it decides is decided below."""
