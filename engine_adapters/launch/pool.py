@@ -1,0 +1,115 @@
+"""A real SGLang prefill/decode pool on this machine: started together, awaited together, always ended together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from costmodel.values import Role
+from engine_adapters.launch.ports import free_ports
+from engine_adapters.launch.process import EngineProcess
+from engine_adapters.launch.sglang import SglangSpec, start_sglang
+
+READY_DEADLINE_S = 300.0
+READY_PATH = "/v1/models"
+
+_PORTS_PER_SERVER = 4  # HTTP, events, replay, bootstrap
+
+
+@dataclass(slots=True)
+class Server:
+    """One started server and what it was started with. `restart` makes it a new incarnation on the same ports."""
+
+    spec: SglangSpec
+    process: EngineProcess
+    log_dir: Path
+
+    @property
+    def url(self) -> str:
+        return self.spec.url
+
+    async def restart(self, deadline_s: float = READY_DEADLINE_S) -> None:
+        await self.process.stop()
+        self.process = await start_sglang(self.spec, self.log_dir)
+        await self.process.ready(READY_PATH, deadline_s)
+
+
+@dataclass(slots=True)
+class Pool:
+    prefills: tuple[Server, ...]
+    decodes: tuple[Server, ...]
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        return self.prefills + self.decodes
+
+
+@asynccontextmanager
+async def launch_pd_pool(
+    model_dir: Path,
+    log_dir: Path,
+    *,
+    prefills: int = 2,
+    decodes: int = 1,
+    base: SglangSpec | None = None,
+    ports: Sequence[int] | None = None,
+    deadline_s: float = READY_DEADLINE_S,
+) -> AsyncIterator[Pool]:
+    """Real SGLang `prefills`P`decodes`D with KV events, host tier on prefill and radix cache on decode, over Mooncake on TCP.
+
+    `base` carries settings other than model, ports and role; `ports` must hold four a server. A server takes about 1.6 GB.
+    Raises `EngineStartError`, `EngineNotInstalled` or `NoFreePort`; nothing is left running then.
+    """
+    roles = [Role.PREFILL] * prefills + [Role.DECODE] * decodes
+    template = base or SglangSpec(model_dir=model_dir, port=0, kv_port=0, replay_port=0)
+    specs = _specs(replace(template, model_dir=model_dir), roles, ports)
+    async with _running(specs, log_dir, deadline_s) as servers:
+        yield Pool(prefills=tuple(servers[:prefills]), decodes=tuple(servers[prefills:]))
+
+
+@asynccontextmanager
+async def launch_unified(
+    model_dir: Path, log_dir: Path, *, base: SglangSpec | None = None, deadline_s: float = READY_DEADLINE_S
+) -> AsyncIterator[Server]:
+    """One real SGLang server that does both, with `base`'s settings."""
+    template = base or SglangSpec(model_dir=model_dir, port=0, kv_port=0, replay_port=0)
+    async with _running(_specs(replace(template, model_dir=model_dir), [Role.UNIFIED], None), log_dir, deadline_s) as servers:
+        yield servers[0]
+
+
+def _specs(template: SglangSpec, roles: Sequence[Role], ports: Sequence[int] | None) -> list[SglangSpec]:
+    wanted = len(roles) * _PORTS_PER_SERVER
+    chosen = tuple(ports) if ports is not None else free_ports(wanted)
+    if len(chosen) < wanted:
+        raise ValueError(f"{len(roles)} servers need {wanted} ports, {len(chosen)} were given")
+    specs = []
+    for index, role in enumerate(roles):
+        port, kv_port, replay_port, bootstrap_port = chosen[index * _PORTS_PER_SERVER :][:_PORTS_PER_SERVER]
+        numbered = replace(template, port=port, kv_port=kv_port, replay_port=replay_port, bootstrap_port=bootstrap_port)
+        specs.append(replace(numbered, role=role, host_tier=template.host_tier or role is Role.PREFILL))
+    return specs
+
+
+@asynccontextmanager
+async def _running(specs: Sequence[SglangSpec], log_dir: Path, deadline_s: float) -> AsyncIterator[list[Server]]:
+    servers: list[Server] = []
+    try:
+        for spec in specs:
+            process = await start_sglang(spec, log_dir)
+            servers.append(Server(spec, process, log_dir))  # one by one: a later failure must stop the earlier ones
+        await _all_ready(servers, deadline_s)
+        yield servers
+    finally:
+        await asyncio.gather(*(server.process.stop() for server in servers))
+
+
+async def _all_ready(servers: Sequence[Server], deadline_s: float) -> None:
+    try:
+        async with asyncio.TaskGroup() as waiting:
+            for server in servers:
+                waiting.create_task(server.process.ready(READY_PATH, deadline_s))
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group  # the first to fail is the cause

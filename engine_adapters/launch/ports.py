@@ -1,0 +1,39 @@
+"""Free loopback ports for engines that are about to start.
+
+A port is free when it could be bound a moment ago; whoever starts an engine must still expect it to have been taken since.
+"""
+
+from __future__ import annotations
+
+import socket
+
+FIRST_PORT = 19200
+LAST_PORT = 19999
+
+
+class NoFreePort(Exception):
+    """No run of free ports in the range. The message names the range."""
+
+
+def free_ports(count: int, first: int = FIRST_PORT, last: int = LAST_PORT) -> tuple[int, ...]:
+    """`count` distinct ports of `first`..`last` that nothing listens on, lowest first."""
+    found: list[int] = []
+    for port in range(first, last + 1):
+        if len(found) == count:
+            break
+        if _is_free(port):
+            found.append(port)
+    if len(found) < count:
+        raise NoFreePort(f"only {len(found)} of {count} wanted ports are free in {first}..{last}; give another range")
+    return tuple(found)
+
+
+def _is_free(port: int) -> bool:
+    """Bound on all interfaces, as engines bind their event sockets."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("0.0.0.0", port))
+        except OSError:
+            return False
+    return True
