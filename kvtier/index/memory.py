@@ -1,0 +1,266 @@
+"""Which source holds which block in which tier, in memory and bounded.
+
+One integer mask a hash (see `sources` for its layout), shared between hashes with equal holders, in shards by the hash's low
+bits: each shard is small, so that a dictionary's growth, an eviction or a step of a sweep never stalls the event loop. The same
+structure with 64-bit message digests for hashes is the lineage index.
+
+What engines report is counted, because an engine may store a hash twice and remove it once. What the gateway assumes of a turn
+it has just routed lies in planes of its own: a report replaces the assumption, `refute` takes it back. Eviction is a clock hand
+a shard: a hash matched since the hand last passed gets another round, so shared prefixes outlive one-off tails.
+The index knows neither wires nor messages; `feed` decides what may be applied.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from costmodel.values import Tier, WorkerKey
+from kvtier.index.events import AllCleared, BlockEvent, BlocksRemoved, BlocksStored
+from kvtier.index.match import Match, Walk, full_plane
+from kvtier.index.sources import TIERS, TOUCHED, Sources
+
+SHARDS = 256
+_SHARD_BITS = SHARDS - 1
+_INTERN_LIMIT = 65_536
+_KEY_BYTES = 48  # a 64-bit int object as the allocator rounds it
+
+
+class BlockIndex:
+    """A projection of every source's events. One thread; every call is short. Times are the caller's clock in ms."""
+
+    def __init__(self, max_entries: int = 1_000_000, max_sources: int = 64) -> None:
+        if max_entries < SHARDS:
+            raise ValueError(f"max_entries must be at least {SHARDS}, not {max_entries}")
+        self._shard_entries = max_entries // SHARDS
+        self._sources = Sources(max_sources)
+        self._shards: tuple[dict[int, int], ...] = tuple({} for _ in range(SHARDS))
+        self._gets = tuple(shard.get for shard in self._shards)
+        self._interned: dict[int, int] = {}
+        self._repeats: dict[int, dict[int, int]] = {}  # mask bit -> hash -> times stored beyond the first
+        self._sweeping = 0  # source bits that the running sweep removes
+        self._sweep_shard = 0
+        self.evicted = 0
+
+    def apply(self, source: WorkerKey, event: BlockEvent, now_ms: float) -> None:
+        """Project one event. Raises `SourceLimit` for a source beyond the cap."""
+        if isinstance(event, BlocksStored):
+            self._store(source, event.hashes, event.tier)
+        elif isinstance(event, BlocksRemoved):
+            self._remove(source, event.hashes, event.tier)
+        elif isinstance(event, AllCleared):
+            self.clear(source)
+        if source in self._sources:
+            self._sources.heard(source, now_ms)
+
+    def assume(self, source: WorkerKey, hashes: Iterable[int], tier: Tier, now_ms: float) -> None:
+        """Predict on route: count these blocks as held until a report replaces that or `refute` takes it back."""
+        flag = self._flag(self._bit(source), tier, assumed=True)
+        for block in hashes:
+            shard = self._shards[block & _SHARD_BITS]
+            self._put(shard, block, self._intern(shard.get(block, 0) | flag))
+        self._sources.heard(source, now_ms)
+
+    def refute(self, source: WorkerKey, hashes: Iterable[int]) -> None:
+        """Take assumptions back; what the source itself reported stays."""
+        bit = self._sources.bit(source)
+        if bit is not None:
+            flags = self._flags(bit, assumed=True)
+            for block in hashes:
+                self._unset(block, flags)
+
+    def match(self, hashes: Sequence[int], now_ms: float) -> dict[WorkerKey, Match]:
+        """Leading runs, in blocks, of every trusted source that holds at least the first block."""
+        sources = self._sources
+        if not sources.trusted:
+            return {}
+        walk = Walk(sources.stride, sources.trusted)
+        gets = self._gets
+        previous = 0
+        block = -1
+        for block, hashed in enumerate(hashes):
+            mask = gets[hashed & _SHARD_BITS](hashed, 0)
+            if mask == previous and mask:
+                continue
+            if mask and not mask & TOUCHED:
+                mask = self._touch(hashed, mask)
+                if mask == previous:
+                    continue
+            walk.step(block, mask)
+            if not walk.alive:
+                break
+            previous = mask
+        runs = walk.finish(block + 1)
+        matches = {}
+        for bit, found in runs.items():
+            source = sources.key(bit)
+            matches[source] = Match(tuple(found), sources.age_ms(source, now_ms))
+        return matches
+
+    def clear(self, source: WorkerKey) -> None:
+        """Empty a source at once; the memory comes back as `sweep` is called."""
+        bit = self._sources.retire(source)
+        if bit is not None:
+            for flag in (*self._planes(bit, assumed=False), *self._planes(bit, assumed=True)):
+                self._repeats.pop(flag, None)
+
+    def drop_source(self, source: WorkerKey) -> None:
+        """Empty a source that has left for good."""
+        self.clear(source)
+        self._sources.forget(source)
+
+    def set_trust(self, source: WorkerKey, trusted: bool) -> None:
+        """A distrusted source keeps its blocks and takes events, but nothing of it is matched."""
+        self._sources.set_trust(source, trusted)
+
+    def sweep(self, budget: int) -> bool:
+        """Remove emptied sources from up to about `budget` entries (at least one shard); True while there is more to do."""
+        while budget > 0 and self._begin_sweep():
+            shard = self._shards[self._sweep_shard]
+            self._clean(shard, ~full_plane(self._sources.stride, self._sweeping))
+            budget -= max(1, len(shard))
+            self._sweep_shard += 1
+            if self._sweep_shard == SHARDS:
+                self._sources.release(self._sweeping)
+                self._sweeping = 0
+        return bool(self._sources.retired)
+
+    @property
+    def entries(self) -> int:
+        """Distinct hashes held."""
+        return sum(map(len, self._shards))
+
+    @property
+    def sources(self) -> tuple[WorkerKey, ...]:
+        return self._sources.keys()
+
+    def memory_bytes(self) -> int:
+        """An estimate: tables and keys; masks are shared and few."""
+        tables = sum(map(sys.getsizeof, self._shards)) + sys.getsizeof(self._interned)
+        repeats = sum(sys.getsizeof(counts) for counts in self._repeats.values())
+        return tables + repeats + self.entries * _KEY_BYTES
+
+    def _bit(self, source: WorkerKey) -> int:
+        bit = self._sources.bit(source)
+        if bit is not None:
+            return bit
+        if self._sources.exhausted:  # more sources emptied than there are spare bits since the last sweep: finish it now
+            while self.sweep(self._shard_entries):
+                pass
+        return self._sources.add(source)
+
+    def _planes(self, bit: int, *, assumed: bool) -> tuple[int, ...]:
+        return tuple(self._flag(bit, tier, assumed=assumed) for tier in TIERS)
+
+    def _flag(self, bit: int, tier: Tier, *, assumed: bool) -> int:
+        plane = tier - 1 + (len(TIERS) if assumed else 0)
+        return 1 << 1 + plane * self._sources.stride + bit
+
+    def _flags(self, bit: int, *, assumed: bool) -> int:
+        flags = 0
+        for flag in self._planes(bit, assumed=assumed):
+            flags |= flag
+        return flags
+
+    def _store(self, source: WorkerKey, hashes: Iterable[int], tier: Tier) -> None:
+        bit = self._bit(source)
+        flag = self._flag(bit, tier, assumed=False)
+        keep = ~self._flags(bit, assumed=True)
+        before, after = 0, self._intern(flag)  # neighbours mostly have equal masks
+        for block in hashes:
+            shard = self._shards[block & _SHARD_BITS]
+            mask = shard.get(block, 0)
+            if mask != before:
+                before, after = mask, self._intern(mask & keep | flag)
+            if mask and mask & flag:
+                counts = self._repeats.setdefault(flag, {})
+                counts[block] = counts.get(block, 0) + 1
+            self._put(shard, block, after)
+
+    def _remove(self, source: WorkerKey, hashes: Iterable[int], tier: Tier | None) -> None:
+        bit = self._sources.bit(source)
+        if bit is None:
+            return
+        tiers = TIERS if tier is None else (tier,)
+        flags = [self._flag(bit, each, assumed=False) for each in tiers]
+        assumed = self._flags(bit, assumed=True) if tier is None else self._flag(bit, tier, assumed=True)
+        for block in hashes:
+            gone = assumed
+            for flag in flags:
+                if not self._repeated(flag, block):
+                    gone |= flag
+            self._unset(block, gone)
+
+    def _repeated(self, flag: int, block: int) -> bool:
+        """Whether a removal only undoes a repeated store; counts it down."""
+        counts = self._repeats.get(flag)
+        if counts is None or block not in counts:
+            return False
+        if counts[block] > 1:
+            counts[block] -= 1
+        else:
+            del counts[block]
+        return True
+
+    def _put(self, shard: dict[int, int], block: int, mask: int) -> None:
+        if len(shard) >= self._shard_entries and block not in shard:
+            self._evict(shard)
+        shard[block] = mask
+
+    def _unset(self, block: int, flags: int) -> None:
+        shard = self._shards[block & _SHARD_BITS]
+        mask = shard.get(block)
+        if mask is None or not mask & flags:
+            return
+        mask &= ~flags
+        if mask & ~TOUCHED:
+            shard[block] = self._intern(mask)
+        else:
+            del shard[block]
+
+    def _touch(self, block: int, mask: int) -> int:
+        mask = self._intern(mask | TOUCHED)
+        self._shards[block & _SHARD_BITS][block] = mask
+        return mask
+
+    def _intern(self, mask: int) -> int:
+        interned = self._interned
+        if len(interned) >= _INTERN_LIMIT:
+            interned.clear()
+        return interned.setdefault(mask, mask)
+
+    def _evict(self, shard: dict[int, int]) -> None:
+        """Free about a sixteenth of the shard, oldest first; what was matched since the hand last passed goes to the back."""
+        wanted = max(1, self._shard_entries // 16)
+        while wanted > 0:
+            for block, mask in list(islice(shard.items(), wanted)):
+                del shard[block]
+                if mask & TOUCHED:
+                    shard[block] = self._intern(mask & ~TOUCHED)
+                    continue
+                wanted -= 1
+                self.evicted += 1
+                for counts in self._repeats.values():
+                    counts.pop(block, None)
+
+    def _begin_sweep(self) -> bool:
+        """Whether there is a sweep to go on with; sources retired while one runs wait for the next."""
+        if not self._sweeping and self._sources.retired:
+            self._sweeping = self._sources.retired
+            self._sweep_shard = 0
+        return bool(self._sweeping)
+
+    def _clean(self, shard: dict[int, int], keep: int) -> None:
+        cleaned: dict[int, int] = {}  # mask before -> after, for the few distinct masks of a shard
+        dead = []
+        for block, mask in shard.items():
+            after = cleaned.get(mask)
+            if after is None:
+                after = cleaned[mask] = self._intern(mask & keep)
+            if after & ~TOUCHED == 0:
+                dead.append(block)
+            elif after is not mask:
+                shard[block] = after
+        for block in dead:
+            del shard[block]
