@@ -1,0 +1,64 @@
+"""Message heads as bytes: which fields end at this hop, and the request head that goes to an engine.
+
+Pure functions. Field names come in lower case, as the parsers of this package deliver them; values and order are never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+Header = tuple[bytes, bytes]
+
+# RFC 9110 7.6.1 and the older fields that clients still send per hop.
+HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+# Rewritten by build_head, or answered by this hop.
+_OWN_REQUEST_FIELDS = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+
+
+def connection_names(headers: Iterable[Header]) -> frozenset[bytes]:
+    """The fields that `Connection` declares hop-by-hop. Names that this package handles anyway do no harm in it."""
+    names: list[bytes] = []
+    for name, value in headers:
+        if name == b"connection":
+            names += [token.strip().lower() for token in value.split(b",")]
+    return frozenset(names)
+
+
+def end_to_end(headers: Sequence[Header], drop: Collection[bytes] = ()) -> list[Header]:
+    """A reply's fields without those of the hop and without `drop`. `content-length` stays: it is the message's own."""
+    named = connection_names(headers)
+    return [h for h in headers if h[0] not in HOP_BY_HOP and h[0] not in named and h[0] not in drop]
+
+
+def build_head(
+    method: bytes,
+    target: bytes,
+    host: bytes,
+    headers: Sequence[Header],
+    content_length: int | None,
+    *,
+    drop: Collection[bytes] = (),
+    add: Sequence[Header] = (),
+) -> bytes:
+    """The request head for one engine: `host` first, the client's end-to-end fields in their order, `add`, `content-length`.
+
+    `drop` names fields (lower case) that are not forwarded besides the hop-by-hop ones. `content_length` None: no body.
+    """
+    named = connection_names(headers)
+    lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, host)]
+    lines += [b"%b: %b\r\n" % h for h in headers if h[0] not in _OWN_REQUEST_FIELDS and h[0] not in named and h[0] not in drop]
+    lines += [b"%b: %b\r\n" % h for h in add]
+    lines.append(b"\r\n" if content_length is None else b"content-length: %d\r\n\r\n" % content_length)
+    return b"".join(lines)
