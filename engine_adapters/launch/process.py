@@ -1,4 +1,5 @@
-"""One engine server as a child process: started in a group of its own, awaited, ended with everything it spawned.
+"""One engine server as a child process: started in a group of its own, awaited, ended with everything it spawned; it never
+outlives the process that started it.
 
 Knows nothing of any engine but that it answers 200 on a readiness URL.
 """
@@ -13,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+
+from engine_adapters.launch.tether import tether
 
 READY_POLL_S = 0.5
 STOP_GRACE_S = 5.0
@@ -101,6 +104,7 @@ async def start_process(name: str, url: str, command: Sequence[str], variables: 
             stdout=descriptor,
             stderr=descriptor,
             start_new_session=True,
+            preexec_fn=tether(),
         )
     finally:
         os.close(descriptor)
