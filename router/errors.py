@@ -5,7 +5,8 @@ GatewayError
 │   ├── UnknownModel            404
 │   ├── BodyTooLarge            413
 │   ├── Unauthorized            401
-│   └── NotServed               404  no engine of this pool answers that path
+│   ├── NotServed               404  no engine of this pool answers that path
+│   └── ClientFault             4xx  the engine refused the request itself
 ├── NoCapacity                  503  nothing can take the turn now; carries Retry-After
 │   ├── QueueFull               429  the bounded queue is full
 │   ├── QueueTimeout            503  waited its whole deadline in the queue
@@ -61,6 +62,15 @@ class Unauthorized(BadRequest):
 class NotServed(BadRequest):
     status = 404
     code = "path_not_served"
+
+
+class ClientFault(BadRequest):
+    """The engine refused the request itself: the client gets this status, from whichever leg it came."""
+
+    def __init__(self, message: str, *, status: int, code: str | None, param: str | None) -> None:
+        super().__init__(message, param=param)
+        self.status = status
+        self.code = code
 
 
 class NoCapacity(GatewayError):

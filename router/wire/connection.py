@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import httptools
 
@@ -18,12 +18,21 @@ from router.wire.head import Header
 from router.wire.origin import Origin
 from router.wire.sockets import probe_when_silent, reset
 
-if TYPE_CHECKING:
-    from router.wire.upstream import UpstreamPool
+
+class Pool(Protocol):
+    """Where connections wait between requests."""
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Ready for the next request."""
+        ...
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """Closed, for whatever reason."""
+        ...
 
 
 class UpstreamConnection(asyncio.Protocol):
-    def __init__(self, pool: UpstreamPool, origin: Origin, loop: asyncio.AbstractEventLoop, max_head_bytes: int) -> None:
+    def __init__(self, pool: Pool, origin: Origin, loop: asyncio.AbstractEventLoop, max_head_bytes: int) -> None:
         self.origin = origin
         self.idle_since_s = 0.0
         self.served = 0

@@ -121,7 +121,6 @@ class UpstreamPool:
         return None
 
     def release(self, connection: UpstreamConnection) -> None:
-        """For connections: ready for the next request."""
         assert self._loop is not None
         connection.idle_since_s = self._loop.time()
         idle = self._idle.get(connection.origin)
@@ -133,7 +132,6 @@ class UpstreamPool:
             self._sweep = self._loop.call_later(self.idle_s / 4, self._close_idle)
 
     def forget(self, connection: UpstreamConnection) -> None:
-        """For connections: closed."""
         self._open.discard(connection)
         idle = self._idle.get(connection.origin)
         if idle and connection in idle:

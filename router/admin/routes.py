@@ -1,0 +1,121 @@
+"""The admin API under /admin: workers, policy, explain, decisions, threads, index. Documented by OpenAPI at /admin/docs.
+
+It has a token of its own. Without one configured, only loopback clients are let in.
+"""
+
+from __future__ import annotations
+
+import hmac
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Query, Request
+
+from costmodel.values import Role
+from router.admin.views import explain_view, pool_index_view, worker_view
+from router.auth import sent_key
+from router.config.load import ConfigError, parse_policy
+from router.config.tree import PolicyConfig, Section, WorkerConfig
+from router.errors import BadRequest, Unauthorized
+from router.gateway import Gateway
+from router.turn.record import record_json
+
+_LOOPBACK = frozenset(("127.0.0.1", "::1", "::ffff:127.0.0.1"))
+
+
+class AddWorker(Section):
+    """Body of `POST /admin/workers`."""
+
+    pool: str = "default"
+    role: Role
+    worker: WorkerConfig
+
+
+def admin_router(gateway: Gateway) -> APIRouter:
+    router = APIRouter(prefix="/admin", dependencies=[Depends(_door(gateway))])
+    _add_workers(router, gateway)
+    _add_policy(router, gateway)
+    _add_insight(router, gateway)
+    return router
+
+
+def _door(gateway: Gateway) -> Any:
+    token = gateway.config.auth.admin_token
+
+    async def check(request: Request) -> None:
+        if token is None:
+            host = request.client.host if request.client else ""
+            if host not in _LOOPBACK:
+                raise Unauthorized("/admin answers loopback only until `auth.admin_token` is set")
+            return
+        sent = sent_key(request.headers.raw)
+        if sent is None or not hmac.compare_digest(sent, token.encode()):
+            raise Unauthorized("/admin needs `Authorization: Bearer ADMIN_TOKEN` (`auth.admin_token`)")
+
+    return check
+
+
+def _add_workers(router: APIRouter, gateway: Gateway) -> None:
+    @router.get("/workers", summary="All workers with state, load and events")
+    async def workers() -> dict[str, object]:
+        now_ms = gateway.clock()
+        rows = [
+            worker_view(pool, worker, gateway.monitor.feeds(worker.worker_id), now_ms)
+            for pool in gateway.fleet.pools.values()
+            for worker in pool.workers.values()
+        ]
+        return {"workers": rows}
+
+    @router.post("/workers", status_code=201, summary="Add a worker to a pool; it takes turns once discovered")
+    async def add(body: AddWorker) -> dict[str, object]:
+        worker = gateway.add_worker(body.pool, body.role, body.worker)
+        return {"id": worker.worker_id, "state": worker.state}
+
+    @router.post("/workers/{worker_id}/drain", summary="No new turns; running ones finish")
+    async def drain(worker_id: str) -> dict[str, object]:
+        worker = gateway.fleet.drain(worker_id)
+        return {"id": worker.worker_id, "state": worker.state, "inflight": worker.inflight}
+
+    @router.delete("/workers/{worker_id}", summary="Remove a worker and all that it was known to hold")
+    async def remove(worker_id: str) -> dict[str, object]:
+        await gateway.remove_worker(worker_id)
+        return {"id": worker_id, "removed": True}
+
+
+def _add_policy(router: APIRouter, gateway: Gateway) -> None:
+    @router.get("/policy", summary="The policy in force")
+    async def read() -> PolicyConfig:
+        return gateway.fleet.policy_config
+
+    @router.post("/policy/validate", summary="Check a policy without using it")
+    async def validate(tree: Annotated[dict[str, Any], Body()]) -> dict[str, object]:
+        try:
+            return {"valid": True, "policy": parse_policy(tree, "body")}
+        except ConfigError as error:
+            return {"valid": False, "errors": str(error).splitlines()}
+
+    @router.put("/policy", summary="Replace the policy; the next turn is placed by it")
+    async def replace(tree: Annotated[dict[str, Any], Body()]) -> PolicyConfig:
+        try:
+            config = parse_policy(tree, "body")
+        except ConfigError as error:
+            raise BadRequest(str(error)) from error
+        gateway.fleet.replace_policy(config)
+        return config
+
+
+def _add_insight(router: APIRouter, gateway: Gateway) -> None:
+    @router.post("/explain", summary="Where would this body go, and why? Nothing is sent")
+    async def explain(request: Request, path: str = "/v1/chat/completions") -> dict[str, object]:
+        return explain_view(gateway, path, await request.body(), list(request.headers.raw))
+
+    @router.get("/decisions", summary="The last turns: every predicted term beside what happened")
+    async def decisions(limit: Annotated[int, Query(ge=1, le=100_000)] = 100) -> dict[str, object]:
+        return {"decisions": [record_json(record) for record in gateway.turns.records.newest(limit)]}
+
+    @router.get("/threads", summary="Conversations known at this moment, most recent first")
+    async def threads(limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> dict[str, object]:
+        return {"threads": gateway.threads.newest(limit), "count": len(gateway.threads), "bytes": gateway.threads.bytes}
+
+    @router.get("/index", summary="Size and health of the block and lineage indexes")
+    async def index() -> dict[str, object]:
+        return {"pools": [pool_index_view(pool) for pool in gateway.fleet.pools.values()]}

@@ -1,0 +1,91 @@
+"""What the admin API shows of the gateway's values. Turns objects into JSON-ready dictionaries and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from costmodel.values import Decision, Scored
+from engine_adapters.sglang.subscriber import FeedStatus
+from router.dialects import DIALECTS
+from router.errors import BadRequest
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker
+from router.gateway import Gateway
+from router.turn.record import pair_name, terms_json
+from router.wire.head import Header
+
+
+def worker_view(pool: Pool, worker: Worker, feeds: Sequence[FeedStatus], now_ms: float) -> dict[str, object]:
+    info = worker.info
+    rates = worker.prefill.rates
+    return {
+        "id": worker.worker_id,
+        "pool": pool.name,
+        "role": worker.role,
+        "url": worker.config.url,
+        "node": worker.node,
+        "state": worker.state,
+        "breaker": worker.breaker.state(now_ms),
+        "last_fault": worker.last_fault,
+        "engine": info.engine if info else None,
+        "models": list(info.models) if info else [],
+        "page_size": info.page_size if info else None,
+        "dp_size": info.dp_size if info else None,
+        "inflight": worker.inflight,
+        "load": [_load_view(worker, rank, now_ms) for rank in range(len(worker.ranks))],
+        "rates": {
+            "prefill_base_ms": rates.base_ms,
+            "prefill_ms_per_token": rates.ms_per_token,
+            "prefill_ms_per_token2": rates.ms_per_token2,
+            "itl_base_ms": worker.decode.rates.itl_base_ms,
+            "itl_ms_per_running": worker.decode.rates.itl_ms_per_running,
+        },
+        "events": [
+            {"rank": feed.dp_rank, "state": feed.state, "applied": feed.applied, "gaps": feed.gaps, "address": feed.address}
+            for feed in feeds
+        ],
+    }
+
+
+def _load_view(worker: Worker, rank: int, now_ms: float) -> dict[str, object]:
+    load = worker.ranks[rank].load(now_ms, worker.prefill.rates.ms_per_token)
+    return {name: getattr(load, name) for name in load.__struct_fields__} | {"rank": rank}
+
+
+def pool_index_view(pool: Pool) -> dict[str, object]:
+    return {
+        "pool": pool.name,
+        "blocks": {"entries": pool.blocks.entries, "evicted": pool.blocks.evicted},
+        "lineage": {"entries": pool.lineage.entries, "evicted": pool.lineage.evicted},
+    }
+
+
+def explain_view(gateway: Gateway, path: str, body: bytes, headers: list[Header]) -> dict[str, object]:
+    """A dry run: nothing is sent, booked or remembered."""
+    if path not in DIALECTS:
+        raise BadRequest(f"path must be one of {', '.join(sorted(DIALECTS))}", param="path")
+    preview = gateway.turns.preview(path, body, headers)
+    decision = preview.placement.decision
+    return {
+        "model": preview.model,
+        "pool": preview.pool,
+        "thread": preview.thread,
+        "kind": preview.kind,
+        "first_call": preview.first_call,
+        "prompt_tokens": preview.prompt_tokens,
+        "policy": decision.policy,
+        "worker": pair_name(decision),
+        "reason": decision.reason,
+        "chosen": _scored_view(decision, decision.chosen),
+        "others": [_scored_view(decision, scored) for scored in decision.others],
+    }
+
+
+def _scored_view(decision: Decision, scored: Scored) -> dict[str, object]:
+    named = Decision(scored, (), decision.policy, "")
+    return {
+        "worker": pair_name(named),
+        "cut_tokens": scored.cut_tokens,
+        "hit_tier": scored.hit_tier.name if scored.hit_tier else None,
+        "terms": terms_json(scored.terms),
+    }

@@ -1,0 +1,107 @@
+"""The application around the hot path: health, models and metrics for everybody, admin behind its own door."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import generate_latest
+from prometheus_client.registry import CollectorRegistry
+from starlette.exceptions import HTTPException
+
+from router.admin.routes import admin_router
+from router.auth import check_client
+from router.dialects import DIALECTS
+from router.dialects.dialect import openai_error
+from router.errors import BadRequest, GatewayError, NotServed
+from router.gateway import Gateway
+from router.metrics import GatewayCollector
+from router.turn.handler import error_headers
+from router.wire.head import Header
+from router.wire.routes import HotRoutes
+
+
+def build_app(gateway: Gateway) -> FastAPI:
+    """Everything that is not hot. Starting the app starts the gateway, closing it closes the gateway."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gateway.start()
+        try:
+            yield
+        finally:
+            await gateway.close()
+
+    app = FastAPI(title="loadback", docs_url="/admin/docs", openapi_url="/admin/openapi.json", lifespan=lifespan)
+    app.include_router(admin_router(gateway))
+    _add_public(app, gateway)
+    _add_errors(app)
+    return app
+
+
+def build_routes(gateway: Gateway) -> HotRoutes:
+    """The hot paths, for `wire.serve.build_server`."""
+    return HotRoutes(
+        gateway.turns.handle,
+        list(DIALECTS),
+        max_body_bytes=gateway.config.listen.max_body_bytes,
+        render_error=render_error,
+    )
+
+
+def render_error(path: str, error: GatewayError) -> tuple[list[Header], bytes]:
+    """What the server answers for itself on a hot path (body too large, an internal fault), in that path's dialect."""
+    return error_headers(error), DIALECTS[path].error_body(error)
+
+
+def _add_public(app: FastAPI, gateway: Gateway) -> None:
+    registry = CollectorRegistry()
+    registry.register(GatewayCollector(gateway.metrics, gateway.fleet))
+
+    @app.get("/v1/models")
+    async def models(request: Request) -> dict[str, object]:
+        check_client(request.headers.raw, gateway.config.auth.api_keys)
+        names = [name for pool in gateway.fleet.pools.values() for name in pool.models]
+        return {
+            "object": "list",
+            "data": [{"id": name, "object": "model", "created": 0, "owned_by": "loadback"} for name in dict.fromkeys(names)],
+        }
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/health", include_in_schema=False)
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """Ready means: some pool has a prefill and a decode worker, or a unified one."""
+        if gateway.fleet.ready:
+            return JSONResponse({"status": "ready"})
+        return JSONResponse({"status": "no worker is ready"}, status_code=503, headers={"retry-after": "2"})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(GatewayError)
+    async def gateway_error(_: Request, error: GatewayError) -> Response:
+        headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+        return Response(openai_error(error), status_code=error.status, headers=headers)
+
+    @app.exception_handler(HTTPException)
+    async def http_error(request: Request, error: HTTPException) -> Response:
+        """Unknown paths and methods, in the shape that clients can read."""
+        path = request.url.path
+        known = f"{request.method} {path} is not served here"
+        if path in DIALECTS:
+            known = f"{path} takes POST"
+        found: GatewayError = NotServed(known) if error.status_code in (404, 405) else BadRequest(str(error.detail))
+        found.status = error.status_code
+        return Response(openai_error(found), status_code=error.status_code, media_type="application/json")

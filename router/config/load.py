@@ -1,0 +1,84 @@
+"""Reads configuration files and the environment: the only module that does.
+
+A YAML string `${NAME}` is replaced by that environment variable, so that keys stay out of files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from router.config.tree import Config, PolicyConfig
+
+Model = TypeVar("Model", Config, PolicyConfig)
+_VARIABLE = re.compile(r"\$\{([A-Z_][A-Z0-9_]*)\}")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. The message lists every fault as `file: key.path: what is wrong`."""
+
+
+def load_config(path: Path, environ: Mapping[str, str] | None = None) -> Config:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    return parse_config(text, str(path), os.environ if environ is None else environ)
+
+
+def parse_config(text: str, source: str, environ: Mapping[str, str]) -> Config:
+    return _validate(Config, _read_yaml(text, source, environ), source)
+
+
+def parse_policy(tree: object, source: str) -> PolicyConfig:
+    return _validate(PolicyConfig, tree, source)
+
+
+def _read_yaml(text: str, source: str, environ: Mapping[str, str]) -> object:
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: not YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{source}: expected a mapping at the top, such as `pools:`")
+    return _expand(tree, source, environ)
+
+
+def _expand(node: Any, source: str, environ: Mapping[str, str]) -> Any:
+    if isinstance(node, dict):
+        return {key: _expand(value, source, environ) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_expand(value, source, environ) for value in node]
+    if not isinstance(node, str):
+        return node
+
+    def value_of(match: re.Match[str]) -> str:
+        if match[1] not in environ:
+            raise ConfigError(f"{source}: ${{{match[1]}}} is not set in the environment")
+        return environ[match[1]]
+
+    return _VARIABLE.sub(value_of, node)
+
+
+def _validate(model: type[Model], tree: object, source: str) -> Model:
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        lines = [f"{source}: {_path(fault['loc'])}: {_message(fault)}" for fault in error.errors()]
+        raise ConfigError("\n".join(lines)) from error
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in location) or "(top level)"
+
+
+def _message(fault: Any) -> str:
+    if fault["type"] == "extra_forbidden":
+        return "unknown key"
+    return str(fault["msg"]).removeprefix("Value error, ")

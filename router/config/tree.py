@@ -1,0 +1,249 @@
+"""The one configuration tree, as pydantic models. Unknown keys are rejected with their path; defaults are written here only.
+
+It holds values and checks; it opens no file and reads no environment (`load.py` does), and it starts nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from costmodel.params import CostParams, CutRule, PolicyParams
+from costmodel.policies import REGISTRY
+from costmodel.values import DecodeRates, Link, PrefillRates, Role
+from engine_adapters.base import EngineKind
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _check_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("expected a URL such as http://10.0.0.5:30000")
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError("give scheme, host and port only: paths are added by the gateway")
+    return url.rstrip("/")
+
+
+Url = Annotated[str, AfterValidator(_check_url)]
+Ms = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class ListenConfig(Section):
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    backlog: int = 4096
+    max_body_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
+    drain_s: Seconds = 180.0  # after SIGTERM, how long streams may still run
+
+
+class AuthConfig(Section):
+    """`api_keys`: clients must send one of these; empty means that any client may come in."""
+
+    api_keys: tuple[str, ...] = ()
+    admin_token: str | None = None  # without one, /admin answers loopback clients only
+
+
+class WorkerConfig(Section):
+    url: Url
+    name: str | None = None  # shown in headers and tables; defaults to host:port
+    node: str | None = None  # the host it runs on; defaults to the URL's host
+    bootstrap_host: str | None = None  # prefill only; defaults to the URL's host
+    bootstrap_port: int | None = None  # prefill only; discovered when absent
+    api_key: str | None = None  # sent to this engine instead of the client's Authorization
+    admin_key: str | None = None  # for flush and abort on engines that protect them
+
+    @property
+    def worker_id(self) -> str:
+        return self.name or urlsplit(self.url).netloc
+
+
+class PromptConfig(Section):
+    """How to turn a chat into the engine's token ids. Absent: residency comes from the thread's own lineage."""
+
+    model_dir: str  # folder with tokenizer.json, tokenizer_config.json and the chat template
+    threads: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class LinkConfig(Section):
+    latency_ms: Ms = 0.0
+    gb_per_s: Annotated[float, Field(gt=0)]
+
+    def as_link(self) -> Link:
+        return Link(self.latency_ms, self.gb_per_s * 1e6)  # 1 GB/s = 1e6 bytes a ms
+
+
+class HardwareConfig(Section):
+    """Priors for the cost model. Measurements replace them as turns are served."""
+
+    prefill_base_ms: Ms = 20.0
+    prefill_ms_per_token: Annotated[float, Field(gt=0)] = 0.1
+    prefill_ms_per_token2: Annotated[float, Field(ge=0)] = 0.0
+    itl_base_ms: Annotated[float, Field(gt=0)] = 15.0
+    itl_ms_per_running: Annotated[float, Field(ge=0)] = 0.2
+    kv_bytes_per_token: Annotated[float, Field(gt=0)] = 70_272.0
+    l2_link: LinkConfig = LinkConfig(gb_per_s=51.0)  # host to device
+    l3_link: LinkConfig = LinkConfig(latency_ms=1.0, gb_per_s=41.8)  # remote pool over RDMA
+    l4_link: LinkConfig = LinkConfig(latency_ms=2.0, gb_per_s=6.0)
+    pd_link: LinkConfig = LinkConfig(latency_ms=2.0, gb_per_s=41.8)
+
+    def prefill_prior(self) -> PrefillRates:
+        return PrefillRates(self.prefill_base_ms, self.prefill_ms_per_token, self.prefill_ms_per_token2)
+
+    def decode_prior(self) -> DecodeRates:
+        return DecodeRates(self.itl_base_ms, self.itl_ms_per_running)
+
+
+_COST = CostParams()
+
+
+class PolicyConfig(Section):
+    """Which policy places turns, and the cost policy's guards. `costmodel.params` says what each does and holds the defaults."""
+
+    name: str = "cost"
+    cut_rule: CutRule = _COST.cut_rule
+    overlap_rho: Annotated[float, Field(ge=0, le=1)] = _COST.overlap_rho
+    switch_margin_ms: Ms = _COST.switch_margin_ms
+    kv_pressure_fraction: Annotated[float, Field(ge=0, le=1)] = _COST.kv_pressure_fraction
+    waiting_limit: Annotated[int, Field(ge=0)] = _COST.waiting_limit
+    never_used_first: bool = _COST.never_used_first
+    staleness_half_life_ms: Ms = _COST.staleness_half_life_ms
+    near_tie_ms: Ms = _COST.near_tie_ms
+    softmax_temperature: Annotated[float, Field(ge=0)] = _COST.softmax_temperature
+
+    def as_params(self) -> PolicyParams:
+        return PolicyParams(CostParams(**self.model_dump(exclude={"name"})))
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.name not in REGISTRY:
+            raise ValueError(f"unknown policy {self.name!r}: choose one of {', '.join(sorted(REGISTRY))}")
+        return self
+
+
+class PoolConfig(Section):
+    """Workers that serve the same models. Either `unified`, or `prefill` and `decode`."""
+
+    name: str = "default"
+    models: tuple[str, ...] = ()  # names clients may ask for; empty: what the engines report; "*": anything
+    engine: EngineKind = EngineKind.SGLANG
+    unified: tuple[WorkerConfig, ...] = ()
+    prefill: tuple[WorkerConfig, ...] = ()
+    decode: tuple[WorkerConfig, ...] = ()
+    prompt: PromptConfig | None = None
+    hardware: HardwareConfig = HardwareConfig()
+    max_running_turns: Annotated[int, Field(ge=1)] = 1024  # permits, held to the end of the stream
+
+    @property
+    def disaggregated(self) -> bool:
+        return bool(self.prefill or self.decode)
+
+    def workers(self) -> tuple[tuple[Role, WorkerConfig], ...]:
+        groups = ((Role.UNIFIED, self.unified), (Role.PREFILL, self.prefill), (Role.DECODE, self.decode))
+        return tuple((role, worker) for role, workers in groups for worker in workers)
+
+    @model_validator(mode="after")
+    def _roles(self) -> Self:
+        if self.unified and self.disaggregated:
+            raise ValueError("a pool is either `unified` or `prefill` and `decode`, not both: split it into two pools")
+        if bool(self.prefill) != bool(self.decode):
+            raise ValueError("a PD pool needs both `prefill` and `decode` workers")
+        if self.disaggregated and self.engine is not EngineKind.SGLANG:
+            raise ValueError(f"`prefill`/`decode` need engine: sglang; {self.engine.value} pools are `unified`")
+        names = [worker.worker_id for _, worker in self.workers()]
+        if len(names) != len(set(names)):
+            raise ValueError("two workers of this pool have the same name or address: set `name`")
+        return self
+
+
+class AdmissionConfig(Section):
+    queue_limit: Annotated[int, Field(ge=0)] = 1024
+    queue_timeout_s: Seconds = 60.0
+
+
+class RetryConfig(Section):
+    """Tries of one turn before its first byte, and the share of turns that may be retried at all."""
+
+    max_tries: Annotated[int, Field(ge=1, le=10)] = 3
+    budget_ratio: Annotated[float, Field(ge=0, le=1)] = 0.2
+    budget_floor: Annotated[int, Field(ge=0)] = 10  # retries always allowed in a 10 s window
+    busy_wait_s: Annotated[float, Field(ge=0)] = 0.0
+
+
+class BreakerConfig(Section):
+    failures: Annotated[int, Field(ge=1)] = 5
+    window_s: Seconds = 30.0
+    open_s: Seconds = 5.0
+
+
+class TimeoutConfig(Section):
+    connect_s: Seconds = 3.0
+    first_byte_s: Seconds = 600.0  # dispatch to the engine's first real event
+    idle_s: Seconds = 600.0  # silence between events
+    abort_s: Seconds = 2.0
+    keep_alive_s: Seconds = 10.0  # SSE keep-alive after this much silence
+    commit_s: Seconds = 60.0  # when a silent stream's 200 is sent at last
+    upstream_idle_s: Seconds = 4.0  # below the engines' own keep-alive of 5 s
+
+
+class PollConfig(Section):
+    loads_ms: Annotated[float, Field(gt=0)] = 1000.0
+    health_s: Seconds = 5.0
+    discover_s: Seconds = 2.0  # retry interval while a worker has not been discovered
+    control_timeout_s: Seconds = 5.0
+
+
+class ThreadsConfig(Section):
+    """Bounds of what is remembered of conversations, and when a thread counts as resumed (first call again)."""
+
+    max_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
+    memo_bytes: Annotated[int, Field(gt=0)] = 32 * 1024 * 1024  # of body prefixes that need not be parsed again
+    resume_gap_s: Seconds = 60.0
+
+
+class IndexConfig(Section):
+    max_entries: Annotated[int, Field(gt=0)] = 2_000_000
+    kv_events: bool = True
+
+
+class LogConfig(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    json_lines: bool = False
+    turns: bool = False  # one line a turn
+    decisions_kept: Annotated[int, Field(ge=0)] = 1000
+
+
+class Config(Section):
+    """The whole tree, as `configs/*.yaml` spells it."""
+
+    listen: ListenConfig = ListenConfig()
+    auth: AuthConfig = AuthConfig()
+    pools: tuple[PoolConfig, ...] = Field(min_length=1)
+    policy: PolicyConfig = PolicyConfig()
+    admission: AdmissionConfig = AdmissionConfig()
+    retry: RetryConfig = RetryConfig()
+    breaker: BreakerConfig = BreakerConfig()
+    timeouts: TimeoutConfig = TimeoutConfig()
+    polls: PollConfig = PollConfig()
+    threads: ThreadsConfig = ThreadsConfig()
+    index: IndexConfig = IndexConfig()
+    log: LogConfig = LogConfig()
+    seed: int | None = None  # random seed of rooms, ids and near ties; None = from the system
+
+    @model_validator(mode="after")
+    def _pools(self) -> Self:
+        names = [pool.name for pool in self.pools]
+        if len(names) != len(set(names)):
+            raise ValueError("two pools have the same name")
+        urls = [worker.url for pool in self.pools for _, worker in pool.workers()]
+        if len(urls) != len(set(urls)):
+            raise ValueError("one worker URL is listed twice")
+        for pool in self.pools:
+            if not pool.workers():
+                raise ValueError(f"pool {pool.name!r} has no workers: list `unified`, or `prefill` and `decode`")
+        return self

@@ -1,0 +1,135 @@
+"""Watches every worker: discovery until it answers, then loads, health and KV events. One task per worker, one owner.
+
+Whatever fails here costs routing quality, never a request: a worker is taken out only when it no longer answers at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import httpx
+import structlog
+
+from engine_adapters.base import AdapterError, EngineInfo, EventFeed
+from engine_adapters.sglang.subscriber import FeedStatus, Subscriber
+from router.clock import Clock
+from router.config.tree import Config
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker, WorkerState
+
+T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+_MISSES_BEFORE_DOWN = 3
+
+
+class Monitor:
+    """`watch` a worker to start, `forget` it to stop; `close` ends every task."""
+
+    def __init__(self, config: Config, http: httpx.AsyncClient, clock: Clock) -> None:
+        self._polls = config.polls
+        self._kv_events = config.index.kv_events
+        self._http = http
+        self._clock = clock
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._subscribers: dict[str, list[Subscriber]] = {}
+        self.crashes = 0
+
+    def watch(self, pool: Pool, worker: Worker) -> None:
+        task = asyncio.create_task(self._guard(pool, worker), name=f"monitor {worker.worker_id}")
+        self._tasks[worker.worker_id] = task
+
+    async def forget(self, worker_id: str) -> None:
+        task = self._tasks.pop(worker_id, None)
+        if task:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def close(self) -> None:
+        for worker_id in list(self._tasks):
+            await self.forget(worker_id)
+
+    def feeds(self, worker_id: str) -> list[FeedStatus]:
+        return [subscriber.status for subscriber in self._subscribers.get(worker_id, [])]
+
+    async def _guard(self, pool: Pool, worker: Worker) -> None:
+        while True:
+            try:
+                await self._life(pool, worker)
+            except Exception:  # the task root: a fault here must not end the watching
+                self.crashes += 1
+                _log.exception("monitor_crashed", worker=worker.worker_id)
+                await asyncio.sleep(self._polls.discover_s)
+
+    async def _life(self, pool: Pool, worker: Worker) -> None:
+        """Discover, watch until it is down or restarted, start again."""
+        info = await self._discover(worker)
+        worker.discovered(info)
+        _log.info("worker_ready", worker=worker.worker_id, engine=info.engine, role=info.role, page_size=info.page_size)
+        async with asyncio.TaskGroup() as group:
+            feeds = [group.create_task(self._follow(pool, worker, feed)) for feed in self._feeds_of(info)]
+            loads = group.create_task(self._read_loads(worker))
+            await self._until_down(worker)
+            for task in (loads, *feeds):
+                task.cancel()
+        for key in worker.keys:
+            pool.forget(key)
+        _log.warning("worker_down", worker=worker.worker_id, fault=worker.last_fault)
+
+    async def _discover(self, worker: Worker) -> EngineInfo:
+        while True:
+            try:
+                info = await self._bounded(worker.adapter.discover(self._http, worker.endpoint))
+            except AdapterError as error:
+                worker.last_fault = str(error)
+                await asyncio.sleep(self._polls.discover_s)
+            else:
+                return info
+
+    async def _until_down(self, worker: Worker) -> None:
+        misses = 0
+        while misses < _MISSES_BEFORE_DOWN:
+            await asyncio.sleep(self._polls.health_s)
+            misses = 0 if await self._answers(worker) else misses + 1
+        if worker.state is WorkerState.READY:
+            worker.state = WorkerState.DOWN
+
+    async def _answers(self, worker: Worker) -> bool:
+        try:
+            return await self._bounded(worker.adapter.healthy(self._http, worker.endpoint))
+        except AdapterError as error:
+            worker.last_fault = str(error)
+            return False
+
+    async def _read_loads(self, worker: Worker) -> None:
+        while True:
+            try:
+                reports = await self._bounded(worker.adapter.read_loads(self._http, worker.endpoint))
+            except AdapterError as error:
+                worker.last_fault = str(error)
+            else:
+                now_ms = self._clock()
+                for report in reports:
+                    worker.reported(report, now_ms)
+            await asyncio.sleep(self._polls.loads_ms / 1000)
+
+    async def _follow(self, pool: Pool, worker: Worker, feed: EventFeed) -> None:
+        key = worker.keys[min(feed.dp_rank, len(worker.keys) - 1)]
+        subscriber = Subscriber(feed, key, pool.blocks, worker.adapter.decode_events, self._clock)
+        followers = self._subscribers.setdefault(worker.worker_id, [])
+        followers.append(subscriber)
+        try:
+            await subscriber.run()
+        finally:
+            followers.remove(subscriber)
+
+    def _feeds_of(self, info: EngineInfo) -> tuple[EventFeed, ...]:
+        return info.event_feeds if self._kv_events else ()
+
+    async def _bounded(self, call: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._polls.control_timeout_s):
+                return await call
+        except TimeoutError:
+            raise AdapterError(f"no answer within {self._polls.control_timeout_s:g} s") from None

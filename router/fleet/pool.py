@@ -1,0 +1,80 @@
+"""One pool: the workers that serve the same models, with the index of what they hold and the policy that chooses among them."""
+
+from __future__ import annotations
+
+from costmodel.policies import REGISTRY
+from costmodel.policies.base import Policy
+from costmodel.values import Role, Tier, WorkerKey
+from engine_adapters import adapter_for
+from kvtier.index.memory import BlockIndex
+from router.admission import Admission
+from router.config.tree import Config, PolicyConfig, PoolConfig, WorkerConfig
+from router.fleet.worker import Worker, WorkerState
+
+
+class Pool:
+    """Holds `blocks` (engine block hashes, from KV events) and `lineage` (message digests, from what was routed)."""
+
+    def __init__(self, config: PoolConfig, tree: Config) -> None:
+        self.name = config.name
+        self.config = config
+        self._tree = tree
+        self.adapter = adapter_for(config.engine)
+        self.disaggregated = config.disaggregated
+        self.blocks = BlockIndex(max_entries=tree.index.max_entries)
+        self.lineage = BlockIndex(max_entries=tree.index.max_entries)
+        self.admission = Admission(
+            limit=config.max_running_turns,
+            queue_limit=tree.admission.queue_limit,
+            timeout_s=tree.admission.queue_timeout_s,
+        )
+        self.policy: Policy = make_policy(tree.policy)
+        self.restore = {
+            Tier.L2: config.hardware.l2_link.as_link(),
+            Tier.L3: config.hardware.l3_link.as_link(),
+            Tier.L4: config.hardware.l4_link.as_link(),
+        }
+        self.workers: dict[str, Worker] = {}
+        for role, worker in config.workers():
+            self.add(role, worker)
+
+    def add(self, role: Role, config: WorkerConfig) -> Worker:
+        worker = Worker(role, config, self.adapter, self.config.hardware, self._tree.breaker)
+        self.workers[worker.worker_id] = worker
+        return worker
+
+    def remove(self, worker_id: str) -> Worker:
+        """Forget a worker and all that it was known to hold."""
+        worker = self.workers.pop(worker_id)
+        for key in worker.keys:
+            self.forget(key)
+        return worker
+
+    def forget(self, key: WorkerKey) -> None:
+        self.blocks.drop_source(key)
+        self.lineage.drop_source(key)
+
+    def with_role(self, role: Role) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.role is role]
+
+    @property
+    def ready(self) -> bool:
+        """A prefill and a decode worker are, or a unified one."""
+        ready = {worker.role for worker in self.workers.values() if worker.state is WorkerState.READY}
+        return Role.UNIFIED in ready or {Role.PREFILL, Role.DECODE} <= ready
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names that clients may ask for: configured, else what the engines report, in order."""
+        if self.config.models:
+            return tuple(name for name in self.config.models if name != "*")
+        names = (name for worker in self.workers.values() if worker.info for name in worker.info.models)
+        return tuple(dict.fromkeys(names))
+
+    @property
+    def serves_any_model(self) -> bool:
+        return "*" in self.config.models
+
+
+def make_policy(config: PolicyConfig) -> Policy:
+    return REGISTRY[config.name](config.as_params())

@@ -1,0 +1,76 @@
+"""One engine server as the gateway sees it: what was discovered, its state, its ranks' ledgers and its measured rates."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from costmodel.calibrate import DecodeEstimator, LinkEstimator, PrefillEstimator
+
+from costmodel.values import Role, WorkerKey
+from engine_adapters.base import Endpoint, EngineAdapter, EngineInfo, LoadReport
+from router.config.tree import BreakerConfig, HardwareConfig, WorkerConfig
+from router.fleet.breaker import Breaker
+from router.fleet.ledger import Ledger
+from router.wire.upstream import Origin
+
+
+class WorkerState(StrEnum):
+    STARTING = "starting"  # not discovered yet
+    READY = "ready"
+    DOWN = "down"  # was ready, does not answer now
+    DRAINING = "draining"  # takes no new turns; its streams run out
+
+
+class Worker:
+    """Mutable, owned by its pool. `ranks[r]` is the ledger of data-parallel rank r."""
+
+    def __init__(
+        self, role: Role, config: WorkerConfig, adapter: EngineAdapter, hardware: HardwareConfig, breaker: BreakerConfig
+    ) -> None:
+        self.worker_id = config.worker_id
+        self.role = role
+        self.config = config
+        self.adapter = adapter
+        self.origin = Origin.parse(config.url)
+        self.endpoint = Endpoint(config.url, config.api_key, config.admin_key)
+        self.node = config.node or self.origin.host
+        self.info: EngineInfo | None = None
+        self.state = WorkerState.STARTING
+        self.breaker = Breaker(failures=breaker.failures, window_ms=breaker.window_s * 1000, open_ms=breaker.open_s * 1000)
+        self.keys: tuple[WorkerKey, ...] = (WorkerKey(self.worker_id, 0),)
+        self.ranks: list[Ledger] = [Ledger()]
+        self.prefill = PrefillEstimator(hardware.prefill_prior())
+        self.decode = DecodeEstimator(hardware.decode_prior())
+        self.transfer = LinkEstimator(hardware.pd_link.as_link())
+        self.last_fault = ""
+
+    @property
+    def inflight(self) -> int:
+        return sum(rank.inflight for rank in self.ranks)
+
+    def discovered(self, info: EngineInfo) -> None:
+        """Take over what discovery found. A changed rank count starts fresh ledgers for the new ranks."""
+        self.info = info
+        for rank in range(len(self.ranks), info.dp_size):
+            self.ranks.append(Ledger())
+            self.keys = (*self.keys, WorkerKey(self.worker_id, rank))
+        if self.state is not WorkerState.DRAINING:
+            self.state = WorkerState.READY
+
+    def takes_turns(self, now_ms: float) -> bool:
+        return self.state is WorkerState.READY and self.breaker.allows(now_ms)
+
+    def reported(self, report: LoadReport, now_ms: float) -> None:
+        if report.dp_rank < len(self.ranks):
+            self.ranks[report.dp_rank].reported(report, now_ms)
+            self.prefill.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total)
+            if report.transfer_bytes_per_ms:
+                self.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
+
+    @property
+    def bootstrap_host(self) -> str:
+        return self.config.bootstrap_host or self.origin.host
+
+    @property
+    def bootstrap_port(self) -> int | None:
+        return self.config.bootstrap_port or (self.info.bootstrap_port if self.info else None)

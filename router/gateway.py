@@ -1,0 +1,82 @@
+"""Everything the gateway is made of, wired once: `Gateway(config, clock, rng)`. No globals; two gateways fit in one process.
+
+`hot` answers the raw API paths, `app.build_app` puts FastAPI around the rest. `start` begins to watch the workers, `close` ends
+everything that was started.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import httpx
+
+from costmodel.values import Role
+from router.body.scan import Scanner
+from router.clock import Clock
+from router.config.tree import Config, WorkerConfig
+from router.fleet.aborter import Aborter
+from router.fleet.fleet import Fleet
+from router.fleet.monitor import Monitor
+from router.fleet.worker import Worker
+from router.metrics import TurnMetrics
+from router.threads.store import ThreadStore
+from router.turn.dispatch import Dispatcher
+from router.turn.extend import Extender
+from router.turn.handler import TurnHandler
+from router.wire.upstream import UpstreamPool
+
+_CONTROL_LIMITS = httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=4.0)
+
+
+class Gateway:
+    def __init__(self, config: Config, clock: Clock, rng: Random) -> None:
+        self.config = config
+        self.clock = clock
+        self.fleet = Fleet(config)
+        self.metrics = TurnMetrics()
+        self.threads = ThreadStore(max_bytes=config.threads.max_bytes, resume_gap_s=config.threads.resume_gap_s)
+        self.scanner = Scanner(config.threads.memo_bytes)
+        self.upstream = UpstreamPool(
+            connect_timeout_s=config.timeouts.connect_s, idle_s=config.timeouts.upstream_idle_s
+        )
+        self.http = httpx.AsyncClient(limits=_CONTROL_LIMITS, timeout=config.polls.control_timeout_s, trust_env=False)
+        self.aborter = Aborter(self.http, config.timeouts.abort_s)
+        self.monitor = Monitor(config, self.http, clock)
+        self.extender = Extender(self.fleet, self.threads, clock)
+        self.dispatcher = Dispatcher(config, self.upstream, self.aborter, self.metrics, clock, rng)
+        self.turns = TurnHandler(
+            config,
+            self.fleet,
+            self.threads,
+            self.scanner,
+            self.dispatcher,
+            self.extender,
+            self.metrics,
+            clock,
+            rng,
+        )
+
+    async def start(self) -> None:
+        """Begin to watch every configured worker. Returns at once; `fleet.ready` tells when turns can be served."""
+        for pool in self.fleet.pools.values():
+            for worker in pool.workers.values():
+                self.monitor.watch(pool, worker)
+
+    async def close(self) -> None:
+        await self.monitor.close()
+        await self.aborter.close()
+        await self.upstream.close()
+        self.extender.close()
+        await self.http.aclose()
+
+    def add_worker(self, pool_name: str, role: Role, config: WorkerConfig) -> Worker:
+        worker = self.fleet.add(pool_name, role, config)
+        self.monitor.watch(self.fleet.pools[pool_name], worker)
+        return worker
+
+    async def remove_worker(self, worker_id: str) -> None:
+        """Forget a worker at once; turns still running on it finish."""
+        _, worker = self.fleet.find(worker_id)
+        await self.monitor.forget(worker_id)
+        self.fleet.remove(worker_id)
+        self.upstream.drop_idle(worker.origin)

@@ -1,0 +1,144 @@
+"""Counters of the hot path as plain numbers, turned into Prometheus families only when somebody scrapes.
+
+Every metric name of the gateway stands in this module; `docs/metrics.md` lists them and a test compares.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from router.fleet.fleet import Fleet
+from router.fleet.worker import WorkerState
+from router.turn.record import TurnRecord
+
+_BUCKETS_MS = (5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0, 30000.0, 60000.0)
+
+
+class Histogram:
+    """Fixed buckets in milliseconds; `observe` costs one bisect and two additions."""
+
+    __slots__ = ("_counts", "_sum")
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(_BUCKETS_MS) + 1)
+        self._sum = 0.0
+
+    def observe(self, value_ms: float) -> None:
+        self._counts[bisect_left(_BUCKETS_MS, value_ms)] += 1
+        self._sum += value_ms
+
+    def cumulative(self) -> tuple[list[tuple[str, float]], float]:
+        total = 0.0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*_BUCKETS_MS, float("inf")), self._counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), total))
+        return buckets, self._sum
+
+
+class TurnMetrics:
+    """Counts of finished turns. Labels stay few: outcome, first or later call, retry cause, tier."""
+
+    def __init__(self) -> None:
+        self.turns: Counter[tuple[str, str]] = Counter()
+        self.retries: Counter[str] = Counter()
+        self.prompt_tokens: Counter[str] = Counter()
+        self.cached_tokens: Counter[str] = Counter()
+        self.cached_by_tier: Counter[str] = Counter()
+        self.completion_tokens = 0
+        self.ttft = {"first": Histogram(), "later": Histogram()}
+        self.gateway = Histogram()
+        self.ttft_error_ms = Histogram()
+        self.handler_crashes = 0
+        self.keep_alives = 0
+
+    def finished(self, record: TurnRecord) -> None:
+        call = "first" if record.first_call else "later"
+        self.turns[(record.outcome.value, call)] += 1
+        if record.gateway_ms is not None:
+            self.gateway.observe(record.gateway_ms)
+        if record.ttft_ms is not None:
+            self.ttft[call].observe(record.ttft_ms)
+            if record.decision:
+                self.ttft_error_ms.observe(abs(record.ttft_ms - record.decision.chosen.terms.ttft_ms))
+        self._count_tokens(record, call)
+
+    def _count_tokens(self, record: TurnRecord, call: str) -> None:
+        facts = record.facts
+        if facts is None:
+            return
+        self.prompt_tokens[call] += facts.prompt_tokens
+        self.completion_tokens += facts.completion_tokens
+        self.cached_tokens[call] += facts.cached_tokens or 0
+        for tier, tokens in (facts.cached_by_tier or {}).items():
+            self.cached_by_tier[tier.name] += tokens
+
+
+class GatewayCollector(Collector):
+    """Reads `TurnMetrics` and the fleet at scrape time."""
+
+    def __init__(self, metrics: TurnMetrics, fleet: Fleet) -> None:
+        self._metrics = metrics
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._turn_families()
+        yield from self._histograms()
+        yield from self._fleet_families()
+
+    def _turn_families(self) -> Iterator[Metric]:
+        counts = self._metrics
+        yield _counter("loadback_turns", "Turns by outcome and call", ["outcome", "call"], dict(counts.turns))
+        yield _counter("loadback_retries", "Tries repeated elsewhere, by cause", ["cause"], _single(counts.retries))
+        yield _counter("loadback_prompt_tokens", "Prompt tokens by call", ["call"], _single(counts.prompt_tokens))
+        yield _counter("loadback_cached_tokens", "Prompt tokens served from cache", ["call"], _single(counts.cached_tokens))
+        yield _counter("loadback_tier_tokens", "Cached prompt tokens by tier", ["tier"], _single(counts.cached_by_tier))
+        yield _counter("loadback_completion_tokens", "Completion tokens", [], {(): counts.completion_tokens})
+        yield _counter("loadback_handler_crashes", "Requests that hit a fault of the gateway", [], {(): counts.handler_crashes})
+        yield _counter("loadback_keep_alives", "SSE keep-alives sent", [], {(): counts.keep_alives})
+
+    def _histograms(self) -> Iterator[Metric]:
+        ttft = HistogramMetricFamily("loadback_ttft_ms", "Dispatch to first real event", labels=["call"])
+        for call, histogram in self._metrics.ttft.items():
+            ttft.add_metric([call], *histogram.cumulative())
+        yield ttft
+        for name, text, histogram in (
+            ("loadback_gateway_ms", "Arrival of the body to dispatch", self._metrics.gateway),
+            ("loadback_ttft_error_ms", "Absolute difference of predicted and actual TTFT", self._metrics.ttft_error_ms),
+        ):
+            family = HistogramMetricFamily(name, text)
+            family.add_metric([], *histogram.cumulative())
+            yield family
+
+    def _fleet_families(self) -> Iterator[Metric]:
+        inflight = GaugeMetricFamily("loadback_worker_inflight", "Turns in flight", labels=["pool", "worker", "role"])
+        ready = GaugeMetricFamily("loadback_worker_ready", "1 when the worker takes turns", labels=["pool", "worker", "role"])
+        waiting = GaugeMetricFamily("loadback_queue_waiting", "Turns that wait for a permit", labels=["pool"])
+        running = GaugeMetricFamily("loadback_turns_running", "Turns that hold a permit", labels=["pool"])
+        entries = GaugeMetricFamily("loadback_index_entries", "Entries of the index", labels=["pool", "index"])
+        for pool in self._fleet.pools.values():
+            waiting.add_metric([pool.name], pool.admission.waiting)
+            running.add_metric([pool.name], pool.admission.running)
+            entries.add_metric([pool.name, "blocks"], pool.blocks.entries)
+            entries.add_metric([pool.name, "lineage"], pool.lineage.entries)
+            for worker in pool.workers.values():
+                labels = [pool.name, worker.worker_id, worker.role.value]
+                inflight.add_metric(labels, worker.inflight)
+                ready.add_metric(labels, float(worker.state is WorkerState.READY))
+        yield from (inflight, ready, waiting, running, entries)
+
+
+def _single(counts: Counter[str]) -> dict[tuple[str, ...], int]:
+    return {(label,): value for label, value in counts.items()}
+
+
+def _counter(name: str, text: str, labels: list[str], values: dict[tuple[str, ...], int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(list(key), value)
+    return family

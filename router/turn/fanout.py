@@ -1,0 +1,145 @@
+"""`n` > 1 on a PD pool: n calls of one, joined again. SGLang's decode never answers `n` = 2 (seen on 0.5.23).
+
+Each branch is placed and retried on its own; the second finds the prompt where the first left it. The joined reply has the
+choices renumbered and the usage added up. A branch that fails for good fails the whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from router.body.fanout import merge_replies, merge_usage_events, rewrite_choice_index
+from router.dialects.dialect import EventKind, split_blocks
+from router.turn.dispatch import CommittedFailure, Dispatcher
+from router.turn.port import ReplyPort
+from router.turn.turn import Turn
+from router.wire.head import Header
+
+_ONE = b'"n":1'
+
+
+class FanOut:
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    async def run(self, turn: Turn, port: ReplyPort) -> None:
+        """As `Dispatcher.run`, for `turn.scanned.n` branches under one permit."""
+        joint = _Joint(turn, port)
+        branches = [replace(turn, turn_id=self._dispatcher.next_turn_id(), failed=set()) for _ in range(turn.scanned.n)]
+        async with self._dispatcher.permit(turn):
+            runs = [self._dispatcher.tries(branch, joint.branch(i), _ONE) for i, branch in enumerate(branches)]
+            try:
+                await _all_or_first_failure(runs)
+            except CommittedFailure:
+                joint.abort()
+                raise
+            except BaseException as error:
+                if not joint.committed:
+                    raise
+                joint.abort()
+                if isinstance(error, asyncio.CancelledError):
+                    raise
+                raise CommittedFailure(error) from error
+            finally:
+                turn.tries = sum(branch.tries for branch in branches)
+                turn.attempt = branches[0].attempt
+        joint.finish([branch.attempt.usage() for branch in branches if branch.attempt])
+
+
+async def _all_or_first_failure(runs: Sequence[Coroutine[Any, Any, None]]) -> None:
+    tasks = [asyncio.ensure_future(run) for run in runs]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Joint:
+    """The one reply that the branches make together."""
+
+    def __init__(self, turn: Turn, port: ReplyPort) -> None:
+        self._turn = turn
+        self._port = port
+        self._replies: dict[int, tuple[list[Header], bytes]] = {}
+        self._pauses: list[Callable[[], None]] = []
+        self._resumes: list[Callable[[], None]] = []
+
+    @property
+    def committed(self) -> bool:
+        return self._port.committed
+
+    def branch(self, index: int) -> ReplyPort:
+        return _Branch(self, index)
+
+    def abort(self) -> None:
+        self._port.abort()
+
+    def start(self, headers: list[Header]) -> None:
+        self._port.start_stream(headers)
+
+    def write(self, index: int, events: bytes) -> None:
+        """Pass a branch's choices on under their number. Its end marker is not the end of the whole."""
+        classify = self._turn.dialect.classify
+        for event in split_blocks(events):
+            if classify(event) not in (EventKind.DONE, EventKind.COMMENT, EventKind.TRAILER):
+                self._port.write(rewrite_choice_index(event + b"\n\n", index))
+
+    def reply(self, index: int, headers: list[Header], body: bytes) -> None:
+        self._replies[index] = (headers, body)
+
+    def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._pauses.append(pause)
+        self._resumes.append(resume)
+        self._port.throttle(self._pause, self._resume)
+
+    def _pause(self) -> None:
+        for pause in self._pauses:
+            pause()
+
+    def _resume(self) -> None:
+        for resume in self._resumes:
+            resume()
+
+    def finish(self, usages: list[bytes | None]) -> None:
+        if self._replies:
+            bodies = [self._replies[index][1] for index in sorted(self._replies)]
+            self._port.respond(200, self._replies[0][0], merge_replies(bodies))
+            return
+        if self._turn.scanned.asks_usage:
+            self._port.write(merge_usage_events([usage for usage in usages if usage is not None]))
+        self._port.write(b"data: [DONE]\n\n")
+        self._port.finish_stream()
+
+
+class _Branch:
+    """One branch as a reply port. It commits with its own first event, so that it may be retried while others already stream."""
+
+    def __init__(self, joint: _Joint, index: int) -> None:
+        self.committed = False
+        self._joint = joint
+        self._index = index
+
+    def start_stream(self, headers: list[Header]) -> None:
+        self.committed = True
+        self._joint.start(headers)
+
+    def write(self, events: bytes) -> None:
+        self._joint.write(self._index, events)
+
+    def finish_stream(self) -> None:
+        """The whole is finished when every branch is."""
+
+    def respond(self, status: int, headers: list[Header], body: bytes) -> None:
+        self.committed = True
+        self._joint.reply(self._index, headers, body)
+
+    def abort(self) -> None:
+        """The joint aborts the client once, when the failure has reached it."""
+
+    def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._joint.throttle(pause, resume)

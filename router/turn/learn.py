@@ -1,0 +1,93 @@
+"""Step 9: what one finished turn teaches. Measured against predicted; rates, residency and the thread are corrected."""
+
+from __future__ import annotations
+
+from engine_adapters.base import ReplyFacts
+from router.fleet.pool import Pool
+from router.threads.store import ThreadStore
+from router.turn.attempt import Attempt
+from router.turn.record import Outcome, TurnRecord
+from router.turn.turn import Turn
+
+_MIN_DECODE_TOKENS = 8  # fewer say little about the time between tokens
+_SLACK_TOKENS = 256  # prompts are estimated and engines cache whole pages
+_SLACK_SHARE = 0.1
+
+
+def read_facts(turn: Turn, attempt: Attempt) -> ReplyFacts | None:
+    """The usage of a whole reply or of a stream; None when the engine sent none."""
+    usage, details = attempt.usage(), attempt.details()
+    return turn.pool.adapter.facts(usage, details) if usage is not None else None
+
+
+def record_of(turn: Turn, outcome: Outcome, status: int, now_ms: float) -> TurnRecord:
+    attempt = turn.attempt
+    facts = read_facts(turn, attempt) if attempt else None
+    return TurnRecord(
+        turn.request_id,
+        turn.sighting.thread,
+        turn.sighting.kind.value,
+        turn.sighting.first_call,
+        turn.scanned.model,
+        turn.request.path,
+        outcome,
+        status,
+        turn.tries,
+        turn.arrived_at_s,
+        now_ms - turn.arrived_ms,
+        _since_dispatch(attempt),
+        attempt.dispatched_ms - turn.arrived_ms if attempt else None,
+        attempt.placement.decision if attempt else None,
+        facts,
+        attempt.observer.closed_tool_calls if attempt else (),
+        attempt.finish_reason() if attempt else None,
+    )
+
+
+def learn(turn: Turn, record: TurnRecord, threads: ThreadStore, now_ms: float) -> None:
+    """Only a served turn teaches: a failed one says nothing about time or residency."""
+    attempt, facts = turn.attempt, record.facts
+    if record.outcome is not Outcome.SERVED or attempt is None:
+        return
+    threads.served(turn.sighting, attempt.placement.decision, facts, now_ms)
+    if facts is not None and facts.prompt_tokens:
+        _correct_residency(turn, attempt, facts)
+        _observe_times(turn, attempt, facts, now_ms)
+
+
+def _since_dispatch(attempt: Attempt | None) -> float | None:
+    if attempt is None or attempt.first_event_ms is None:
+        return None
+    return attempt.first_event_ms - attempt.dispatched_ms
+
+
+def _correct_residency(turn: Turn, attempt: Attempt, facts: ReplyFacts) -> None:
+    """Fewer tokens came from cache than the lineage promised: the engine has evicted this thread's prompt.
+
+    The prompt is resident again now. But engines evict the least recently used first, so whatever was last served there before
+    this thread's previous turn must be gone too.
+    """
+    if facts.cached_tokens is None:
+        return
+    promised = attempt.placement.decision.chosen.cut_tokens
+    slack = max(_SLACK_TOKENS, promised * _SLACK_SHARE)
+    if facts.cached_tokens + slack < promised and turn.sighting.placed_ms is not None:
+        ledger = attempt.placement.prefill.ranks[attempt.placement.prefill_rank]
+        ledger.evicted_before(turn.sighting.placed_ms)
+
+
+def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: float) -> None:
+    """Prefill time is first event less what was predicted for queue and transfer; decode time is what came after it."""
+    ttft_ms = _since_dispatch(attempt)
+    if ttft_ms is None:
+        return
+    terms, placement = attempt.placement.decision.chosen.terms, attempt.placement
+    uncached = facts.prompt_tokens - (facts.cached_tokens or 0)
+    streamed = turn.scanned.stream
+    decoding_ms = now_ms - attempt.dispatched_ms - ttft_ms if streamed else 0.0
+    if streamed:
+        other_ms = terms.queue_ms + terms.transfer_ms + terms.exposed_ms
+        placement.prefill.prefill.observe(uncached, facts.prompt_tokens, max(0.0, ttft_ms - other_ms))
+        if facts.completion_tokens >= _MIN_DECODE_TOKENS:
+            running = placement.decode.ranks[placement.decode_rank].inflight + 1
+            placement.decode.decode.observe(decoding_ms / (facts.completion_tokens - 1), running)

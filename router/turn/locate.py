@@ -1,0 +1,34 @@
+"""Step 4: for one sighted turn, what each worker of the pool already holds of its prompt.
+
+With block hashes (a tokenizer is configured and the thread has been tokenised) the engines' own KV events answer. Otherwise the
+thread's lineage does: what was routed to a worker counts as resident there until a reply said otherwise. Multimodal threads
+always go by lineage, since the ids of image blocks cannot be derived.
+"""
+
+from __future__ import annotations
+
+from costmodel.values import Residency, Tier, WorkerKey
+from kvtier.index.convert import lineage_residency, to_residency
+from router.fleet.pool import Pool
+from router.threads.sighting import Sighting
+from router.turn.place import Placement
+
+
+def locate(pool: Pool, sighting: Sighting, multimodal: bool, now_ms: float) -> dict[WorkerKey, Residency]:
+    """Residency per worker that holds anything; workers that hold nothing are absent."""
+    if len(sighting.blocks) and not multimodal:
+        matches = pool.blocks.match(sighting.blocks, now_ms)
+        return {key: to_residency(match, sighting.block_tokens, sighting.prompt_tokens) for key, match in matches.items()}
+    matches = pool.lineage.match(sighting.digests, now_ms)
+    return {key: lineage_residency(match, sighting.tokens, sighting.prompt_tokens) for key, match in matches.items()}
+
+
+def assume(pool: Pool, sighting: Sighting, placement: Placement, now_ms: float) -> None:
+    """Predict on route: the prompt will lie where it was sent, so that the next turn in this millisecond already sees it.
+
+    A decode worker keeps it only with a radix cache of its own; without one its KV is gone with the reply.
+    """
+    chosen = placement.decision.chosen
+    pool.lineage.assume(chosen.prefill, sighting.digests, Tier.L1, now_ms)
+    if placement.disaggregated and placement.decode.info is not None and placement.decode.info.decode_keeps_cache:
+        pool.lineage.assume(chosen.decode, sighting.digests, Tier.L1, now_ms)

@@ -1,0 +1,85 @@
+"""Step 5: the fleet as plain values, and the policy's decision turned back into the workers that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from random import Random
+
+import msgspec
+
+from costmodel.values import Decision, Decode, Fleet, Link, Prefill, Residency, Role, Turn, WorkerKey
+from router.errors import NoWorker
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker
+
+_NOTHING = Residency()
+_NO_LINK = Link(0.0, float("inf"))
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """A decision with the workers behind it. For a unified worker `prefill is decode`."""
+
+    decision: Decision
+    prefill: Worker
+    decode: Worker
+
+    @property
+    def prefill_rank(self) -> int:
+        return self.decision.chosen.prefill.dp_rank
+
+    @property
+    def decode_rank(self) -> int:
+        return self.decision.chosen.decode.dp_rank
+
+    @property
+    def disaggregated(self) -> bool:
+        return self.prefill is not self.decode
+
+
+def place(
+    pool: Pool,
+    turn: Turn,
+    residencies: dict[WorkerKey, Residency],
+    *,
+    failed: AbstractSet[str],
+    now_ms: float,
+    rng: Random,
+    explain: bool = False,
+) -> Placement:
+    """Choose workers for `turn`, never one of `failed`. Raises NoWorker naming the role that is missing."""
+    fleet = snapshot(pool, residencies, failed=failed, now_ms=now_ms)
+    _require(pool, fleet, failed)
+    decision = pool.policy.decide(turn, fleet, now_ms, rng, explain)
+    workers = pool.workers
+    return Placement(
+        decision, workers[decision.chosen.prefill.worker_id], workers[decision.chosen.decode.worker_id]
+    )
+
+
+def snapshot(
+    pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: AbstractSet[str], now_ms: float
+) -> Fleet:
+    """The candidates of this moment: ready workers whose breaker lets them through, one entry a rank."""
+    prefills: list[Prefill] = []
+    decodes: list[Decode] = []
+    for worker in pool.workers.values():
+        if worker.worker_id in failed or not worker.takes_turns(now_ms):
+            continue
+        for key, ledger in zip(worker.keys, worker.ranks, strict=True):
+            load = ledger.load(now_ms, worker.prefill.rates.ms_per_token)
+            residency = residencies.get(key, _NOTHING)
+            if worker.role is not Role.DECODE:
+                prefills.append(Prefill(key, residency, load, worker.prefill.rates, pool.restore, ledger.inflight))
+            if worker.role is not Role.PREFILL:
+                link = _NO_LINK if worker.role is Role.UNIFIED else worker.transfer.link
+                decodes.append(Decode(key, load, worker.decode.rates, link, residency.tokens, ledger.inflight))
+    return Fleet(tuple(prefills), tuple(decodes), pool.config.hardware.kv_bytes_per_token, pool.disaggregated)
+
+
+def _require(pool: Pool, fleet: Fleet, failed: AbstractSet[str]) -> None:
+    if fleet.prefills and fleet.decodes:
+        return
+    missing = "decode" if fleet.prefills else "prefill"
+    role = missing if pool.disaggregated else "unified"
+    tried = f"; {', '.join(sorted(failed))} failed this turn" if failed else ""
+    raise NoWorker(f"no {role} worker of pool {pool.name!r} is ready{tried}")

@@ -1,0 +1,136 @@
+"""The client's side of one turn: what may still be sent to it, whichever try it comes from.
+
+Headers of a stream wait for the first real event, so that a failed try can be repeated unseen; after `commit_s` of silence
+they go out at last (clients give up without headers), with keep-alives in the dialect's own form. Once a real event was
+written the reply can only be finished or aborted, never repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from router.clock import Clock
+from router.config.tree import TimeoutConfig
+from router.dialects.dialect import Dialect
+from router.wire.downstream import Downstream
+from router.wire.head import Header
+
+_STREAM_HEADERS: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+class ReplyPort(Protocol):
+    """Where one try's reply goes: the client itself, or one branch of an `n` > 1 request."""
+
+    committed: bool  # a real event or a whole reply has gone out
+
+    def start_stream(self, headers: list[Header]) -> None: ...
+
+    def write(self, events: bytes) -> None: ...
+
+    def finish_stream(self) -> None: ...
+
+    def respond(self, status: int, headers: list[Header], body: bytes) -> None: ...
+
+    def abort(self) -> None:
+        """The reply broke after it was committed: never end it cleanly."""
+        ...
+
+    def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        """How to slow the engine down while the client reads slowly."""
+        ...
+
+
+class ClientPort:
+    """The port of a whole turn. `on_keep_alive` counts them."""
+
+    def __init__(
+        self,
+        down: Downstream,
+        dialect: Dialect,
+        timeouts: TimeoutConfig,
+        clock: Clock,
+        on_keep_alive: Callable[[], None],
+    ) -> None:
+        self.committed = False
+        self.closed = False
+        self._down = down
+        self._dialect = dialect
+        self._timeouts = timeouts
+        self._clock = clock
+        self._on_keep_alive = on_keep_alive
+        self._head_sent = False
+        self._written_ms = clock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._early_headers: Callable[[], list[Header]] = list
+
+    @property
+    def head_sent(self) -> bool:
+        return self._head_sent
+
+    def keep_open(self, early_headers: Callable[[], list[Header]]) -> None:
+        """Start the silence timer of a streamed turn. `early_headers` names the worker of the try that runs then."""
+        self._early_headers = early_headers
+        self._arm(self._timeouts.commit_s)
+
+    def start_stream(self, headers: list[Header]) -> None:
+        if not self._head_sent:
+            self._head_sent = True
+            self._down.start(200, headers)
+            self._arm(self._timeouts.keep_alive_s)
+        self.committed = True
+
+    def write(self, events: bytes) -> None:
+        self._written_ms = self._clock()
+        self._down.write(events)
+        if not self._down.writable:
+            self._pause()
+
+    def finish_stream(self) -> None:
+        self._close()
+        self._down.finish()
+
+    def respond(self, status: int, headers: list[Header], body: bytes) -> None:
+        """A whole reply at once. After early headers only an abort can say that it failed."""
+        self.committed = True
+        self._close()
+        if self._head_sent:
+            self._down.abort()
+        else:
+            self._down.respond(status, headers, body)
+
+    def abort(self) -> None:
+        self._close()
+        self._down.abort()
+
+    def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+        self._pause = pause
+        self._down.on_writable = resume
+
+    def _pause(self) -> None:
+        """Nothing to slow down until a try says how."""
+
+    def _close(self) -> None:
+        self.closed = True
+        if self._timer:
+            self._timer.cancel()
+
+    def _arm(self, seconds: float) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._on_silence)
+
+    def _on_silence(self) -> None:
+        if self.closed:
+            return
+        if not self._head_sent:
+            self._head_sent = True
+            self._down.start(200, _STREAM_HEADERS + self._early_headers())
+        silent_s = (self._clock() - self._written_ms) / 1000
+        if silent_s >= self._timeouts.keep_alive_s * 0.99:
+            self._on_keep_alive()
+            self._written_ms = self._clock()
+            self._down.write(self._dialect.keep_alive)
+            silent_s = 0.0
+        self._arm(self._timeouts.keep_alive_s - silent_s)

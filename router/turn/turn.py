@@ -1,0 +1,42 @@
+"""One turn on its way through the nine steps: what was received and recognised, and what its tries have left behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from costmodel.values import Turn as CostTurn
+from router.body.scan import Scanned
+from router.dialects.dialect import Dialect
+from router.fleet.pool import Pool
+from router.threads.sighting import Sighting
+from router.turn.attempt import Attempt
+from router.wire.request import HotRequest
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    turn_id: int
+    request_id: str
+    request: HotRequest
+    dialect: Dialect
+    scanned: Scanned
+    sighting: Sighting
+    pool: Pool
+    arrived_ms: float
+    arrived_at_s: float  # wall clock
+    tries: int = 0
+    failed: set[str] = field(default_factory=set)  # workers that failed this turn: never tried again
+    attempt: Attempt | None = None  # the running or last try
+
+    @property
+    def cost_turn(self) -> CostTurn:
+        """What the policy hears."""
+        sighting = self.sighting
+        return CostTurn(
+            sighting.thread,
+            sighting.prompt_tokens,
+            sighting.expected_output_tokens,
+            sighting.first_call,
+            sighting.prefill_before,
+            sighting.decode_before,
+        )
