@@ -1,0 +1,41 @@
+"""SGLang's errors in each of its dialects (wire: entrypoints/http_server.py, openai/serving_base.py, anthropic/serving.py)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+
+class BadRequest(ValueError):
+    """The request cannot be served as it is. `kind` is the error's `type` where the dialect has one of its own."""
+
+    def __init__(self, message: str, kind: str = "BadRequestError", status: int = 400, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kind = kind
+        self.status = status
+        self.param = param
+
+
+def openai_error(status: int, message: str, kind: str, param: str | None = None) -> dict[str, Any]:
+    """The flat shape that SGLang's chat and completions use."""
+    return {"object": "error", "message": message, "type": kind, "param": param, "code": status}
+
+
+def openai_stream_error(status: int, message: str) -> bytes:
+    """An error inside a stream that already has its 200."""
+    name = HTTPStatus(status).name
+    return b"data: " + msgspec.json.encode({"error": openai_error(status, message, name)}) + b"\n\n"
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The body as an object; of duplicate keys the last wins. Raises BadRequest worded like FastAPI's."""
+    try:
+        value = msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"1 validation error:\n  JSON decode error: {error}", "Bad Request") from error
+    if not isinstance(value, dict):
+        raise BadRequest("1 validation error:\n  body: Input should be a valid dictionary", "Bad Request")
+    return value

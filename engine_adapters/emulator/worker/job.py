@@ -1,0 +1,62 @@
+"""One call translated from its dialect: what to compute and how far it has come."""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine_adapters.emulator.reply.plan import ReplyPlan
+
+FAKE_BOOTSTRAP_HOST = "2.2.2.2"  # SGLang's host for a prefill without a decode partner
+
+
+class Bootstrap(msgspec.Struct, frozen=True):
+    """Where a disaggregated pair meets: the prefill worker's bootstrap server and the room both were told."""
+
+    host: str | None
+    port: int | None
+    room: int
+
+    @property
+    def fake(self) -> bool:
+        return self.host == FAKE_BOOTSTRAP_HOST
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One sequence of a call; a call with n > 1 or a batch of prompts has several, told apart by `index`."""
+
+    rid: str
+    index: int
+    prompt_ids: tuple[int, ...]
+    plan: ReplyPlan
+    max_tokens: int
+    cache_salt: str | None = None
+    extra_key: str | None = None
+    bootstrap: Bootstrap | None = None
+    samples: int = 1  # jobs of the same prompt
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """`reason` is SGLang's: stop, length or abort."""
+
+    reason: str
+    matched: int | None = None
+    length: int | None = None
+    message: str | None = None
+
+
+class Step(msgspec.Struct, frozen=True):
+    """`tokens` tokens of a job's reply exist; `finish` is set with the last of them."""
+
+    job: Job
+    tokens: int
+    device_cached: int
+    host_cached: int
+    finish: Finish | None = None
+
+    @property
+    def cached(self) -> int:
+        return self.device_cached + self.host_cached
+
+    @property
+    def text(self) -> str:
+        return "".join(self.job.plan.pieces[: self.tokens])
