@@ -27,6 +27,12 @@ class TurnRecord:
     tries: int = 1
     error: str | None = None
 
+    @property
+    def cached_share(self) -> float | None:
+        if self.cached_tokens is None or not self.prompt_tokens:
+            return None
+        return self.cached_tokens / self.prompt_tokens
+
 
 def hit_rate(turns: list[TurnRecord]) -> float | None:
     """Cached prompt tokens over prompt tokens; None where no reply said."""

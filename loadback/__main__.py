@@ -1,0 +1,52 @@
+"""The `loadback` command, put together from one module a command. It holds no logic of its own."""
+
+from __future__ import annotations
+
+import typer
+
+from bench.swarm.cli import swarm
+from loadback.demo_command import demo
+from loadback.doctor.command import doctor
+from loadback.explain_command import explain
+from loadback.serve_command import serve
+from loadback.up_command import up
+
+HELP = """A cache-aware gateway for agentic LLM serving.
+
+Agent CLIs point at its /v1; every turn goes where it will finish first.
+
+[bold]Start here[/bold]
+
+  loadback demo                      sessions through an embedded pool, and what became of each turn
+
+  loadback up                        an embedded pool to point your own client at
+
+  loadback serve -c FILE             your own engines, from a configuration file
+
+  loadback doctor -c FILE            what to fix in engines and configuration
+
+  loadback explain BODY.json         where a request would go, and why
+"""
+
+
+def build() -> typer.Typer:
+    app = typer.Typer(name="loadback", help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    for command in (serve, up, demo, explain, doctor):
+        app.command()(command)
+    app.add_typer(bench_commands(), name="bench")
+    return app
+
+
+def bench_commands() -> typer.Typer:
+    """Experiments register here; each takes --json and then prints one JSON object as its last line."""
+    bench = typer.Typer(help="Experiments: loads and measurements.", no_args_is_help=True, rich_markup_mode="rich")
+    bench.command()(swarm)
+    return bench
+
+
+def main() -> None:
+    build()()
+
+
+if __name__ == "__main__":
+    main()

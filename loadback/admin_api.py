@@ -1,0 +1,141 @@
+"""Reads a gateway's `/admin` answers as values. Knows their shape and nothing of how they came about."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+TIMEOUT_S = 10.0
+
+Value = TypeVar("Value")
+
+
+class AdminError(Exception):
+    """The gateway cannot be asked. The message says what to check."""
+
+
+class Terms(msgspec.Struct, frozen=True):
+    queue_ms: float = 0.0
+    fetch_ms: float = 0.0
+    exposed_ms: float = 0.0
+    compute_ms: float = 0.0
+    transfer_ms: float = 0.0
+    decode_ms: float = 0.0
+    pressure_ms: float = 0.0
+    ttft_ms: float = 0.0
+    total_ms: float = 0.0
+
+
+class Actual(msgspec.Struct, frozen=True):
+    ttft_ms: float | None = None
+    total_ms: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    cached_by_tier: dict[str, int] | None = None
+    completion_tokens: int | None = None
+
+
+class PastTurn(msgspec.Struct, frozen=True):
+    """One entry of `/admin/decisions`."""
+
+    id: str
+    thread: str = ""
+    kind: str = ""
+    first_call: bool = False
+    worker: str = ""
+    policy: str | None = None
+    predicted: Terms | None = None
+    predicted_cached_tokens: int | None = None
+    actual: Actual = Actual()
+    hit_tier: str | None = None
+    outcome: str = ""
+    status: int = 0
+    tries: int = 0
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One worker pair that a decision considered."""
+
+    worker: str
+    cut_tokens: int
+    hit_tier: str | None
+    terms: Terms
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """The answer of `/admin/explain`."""
+
+    worker: str
+    reason: str
+    policy: str
+    chosen: Candidate
+    others: list[Candidate]
+    model: str = ""
+    pool: str = ""
+    thread: str = ""
+    kind: str = ""
+    first_call: bool = False
+    prompt_tokens: int = 0
+
+
+class Decisions(msgspec.Struct, frozen=True):
+    decisions: list[PastTurn]
+
+
+class Feed(msgspec.Struct, frozen=True):
+    """One rank's KV events."""
+
+    rank: int = 0
+    state: str = ""
+    applied: int = 0
+    gaps: int = 0
+    address: str = ""
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """One entry of `/admin/workers`."""
+
+    id: str
+    pool: str = ""
+    role: str = ""
+    url: str = ""
+    state: str = ""
+    engine: str | None = None
+    page_size: int | None = None
+    dp_size: int | None = None
+    breaker: str = ""
+    last_fault: str | None = None
+    inflight: int = 0
+    events: list[Feed] = []
+
+
+class Workers(msgspec.Struct, frozen=True):
+    workers: list[Worker]
+
+
+def admin_headers(token: str | None) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"} if token else {}
+
+
+def decode(data: bytes, kind: type[Value], where: str) -> Value:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise AdminError(f"{where} answered something unexpected ({error}): is it a loadback gateway?") from error
+
+
+async def fetch(http: httpx.AsyncClient, path: str, kind: type[Value], body: bytes | None = None) -> Value:
+    """GET, or POST of a JSON body. Raises `AdminError`."""
+    method, headers = ("GET", {}) if body is None else ("POST", {"content-type": "application/json"})
+    where = f"{http.base_url}{path}"
+    try:
+        response = await http.request(method, path, content=body, headers=headers, timeout=TIMEOUT_S)
+    except httpx.HTTPError as error:
+        raise AdminError(f"no answer from {where} ({error}): is the gateway up, and the URL right?") from error
+    if response.status_code in (401, 403):
+        raise AdminError(f"{where} refused us ({response.status_code}): give --token, or ask from the gateway's own host")
+    if response.status_code >= 400:
+        raise AdminError(f"{where} answered {response.status_code}: {response.text[:500]}")
+    return decode(response.content, kind, where)

@@ -1,0 +1,116 @@
+"""`loadback demo`: an embedded pool, agent sessions through it, and what became of every turn."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Annotated
+
+import httpx
+import typer
+from rich.console import Console
+
+from bench.swarm.plan import Shape, plan_swarm
+from bench.swarm.swarm import run_swarm
+from bench.swarm.turns import TurnRecord, summary
+from loadback.admin_api import AdminError, Decisions, PastTurn, fetch
+from loadback.pool_spec import MODEL_NAME, TINY_MODEL, EngineChoice, GatewaySpec, PoolSpec
+from loadback.stack import Stack, running_stack
+from loadback.swarm_display import SwarmDisplay
+from loadback.terminal import run_reporting, say
+from loadback.turn_tables import join, sessions_table, turns_table
+from loadback.up_command import (
+    START_ERRORS,
+    DecodesOption,
+    EngineOption,
+    HostOption,
+    ModelOption,
+    PolicyOption,
+    PortOption,
+    PrefillsOption,
+    welcome,
+)
+
+INTERRUPTED = 130
+RESUME_GAP_S = 1.5  # so that a demo can show a resumed session without a minute's wait
+IDLE_S = 2.5
+DECISIONS_LIMIT = 1000
+SHAPES = {
+    EngineChoice.EMULATOR: Shape(system_words=900, result_words=150, max_tokens=160, idle_s=IDLE_S),
+    EngineChoice.SGLANG: Shape(system_words=300, result_words=60, max_tokens=48, idle_s=IDLE_S),  # one CPU core computes it
+}
+
+OnceOption = Annotated[bool, typer.Option("--once", help="Stop after the sessions; the last line is one JSON object.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="No tables: print the JSON object only.")]
+SessionsOption = Annotated[int, typer.Option(min=1, max=64, help="Agent sessions at once.")]
+TurnsOption = Annotated[int, typer.Option(min=1, max=100, help="Model calls of each session, its subagents' not counted.")]
+SeedOption = Annotated[int, typer.Option(help="Of what the sessions say.")]
+
+
+def demo(
+    once: OnceOption = False,
+    engine: EngineOption = EngineChoice.EMULATOR,
+    port: PortOption = 8000,
+    host: HostOption = "127.0.0.1",
+    sessions: SessionsOption = 4,
+    turns: TurnsOption = 6,
+    prefills: PrefillsOption = 2,
+    decodes: DecodesOption = 1,
+    model_dir: ModelOption = TINY_MODEL,
+    policy: PolicyOption = "cost",
+    seed: SeedOption = 1,
+    json_only: JsonOption = False,
+) -> None:
+    """Run agent sessions through an embedded pool and show where each turn went and what it cost.
+
+    The sessions share a system prompt and tools, as those of one agent product do; one of them bursts into subagents and one
+    idles and resumes. Afterwards the pool stays up for a client of yours, until Ctrl-C.
+
+    [bold]Examples[/bold]
+
+      loadback demo
+
+      loadback demo --once --sessions 8 --policy round_robin
+
+      loadback demo --engine sglang
+    """
+    pool = PoolSpec(engine, prefills, decodes, model_dir)
+    gateway = GatewaySpec(host, port, policy, resume_gap_s=RESUME_GAP_S)
+    shape = replace(SHAPES[engine], sessions=sessions, turns=turns)
+    work = _demo(pool, gateway, shape, random.Random(seed), once=once, json_only=json_only)
+    raise typer.Exit(run_reporting(work, (*START_ERRORS, AdminError), interrupted_status=INTERRUPTED))
+
+
+async def _demo(pool: PoolSpec, gateway: GatewaySpec, shape: Shape, rng: random.Random, *, once: bool, json_only: bool) -> int:
+    async with running_stack(pool, gateway) as stack:
+        say(f"{shape.sessions} agent sessions of {shape.turns} turns through {stack.gateway.url}/v1")
+        turns = await _run_sessions(stack, shape, rng)
+        if not json_only:
+            _print_tables(turns, await _past_turns(stack))
+        result = summary(pool.engine.value, turns)
+        if not once:
+            print(json.dumps(result) if json_only else welcome(pool, stack), flush=True)
+            if not await stack.serve_until_told():
+                return 1
+    if once:
+        print(json.dumps(result), flush=True)
+    return 1 if result["errors"] else 0
+
+
+async def _run_sessions(stack: Stack, shape: Shape, rng: random.Random) -> list[TurnRecord]:
+    plans = plan_swarm(shape, rng)
+    with SwarmDisplay(plans, Console(stderr=True)) as display:
+        return await run_swarm(stack.gateway.url, MODEL_NAME, shape, plans, display)
+
+
+async def _past_turns(stack: Stack) -> list[PastTurn]:
+    async with httpx.AsyncClient(base_url=stack.gateway.url, trust_env=False) as http:
+        return (await fetch(http, f"/admin/decisions?limit={DECISIONS_LIMIT}", Decisions)).decisions
+
+
+def _print_tables(turns: list[TurnRecord], past: list[PastTurn]) -> None:
+    console = Console()
+    seen = join(turns, past)
+    console.print(turns_table(seen))
+    console.print(sessions_table(seen))

@@ -1,0 +1,72 @@
+"""Looks at a running gateway: is it ready, and what does it think of its workers and their event feeds."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import httpx
+
+from costmodel.values import Role
+from engine_adapters.base import Endpoint, EngineKind
+from loadback.admin_api import AdminError, Feed, Worker, Workers, fetch
+from loadback.doctor.check import Check, Target, fail, ok, warn
+
+FIXES = {
+    "starting": "wait, or look at the engine's log: it has not been discovered yet",
+    "down": "look at the engine's log and its health endpoint",
+    "draining": "add it again when its turns have finished",
+}
+
+
+async def check_gateway(http: httpx.AsyncClient) -> tuple[list[Target], list[Check]]:
+    """The workers it knows, as targets for the checks of engines."""
+    checks = [await _check_ready(http)]
+    try:
+        workers = (await fetch(http, "/admin/workers", Workers)).workers
+    except AdminError as error:
+        return [], [*checks, fail("gateway", "admin", str(error), "give --token, or ask from the gateway's own host")]
+    for worker in workers:
+        checks += [check_worker(worker), *(check_feed(worker.id, feed) for feed in worker.events)]
+    return [target_of(worker) for worker in workers], checks
+
+
+async def _check_ready(http: httpx.AsyncClient) -> Check:
+    try:
+        response = await http.get("/readyz")
+    except httpx.HTTPError as error:
+        return fail("gateway", "ready", f"{http.base_url} does not answer: {error}", "start it, or correct --url")
+    if response.status_code == httpx.codes.OK:
+        return ok("gateway", "ready", "a worker of every role is")
+    return fail("gateway", "ready", response.text[:300], "see the workers below")
+
+
+def check_worker(worker: Worker) -> Check:
+    if worker.state == "ready" and worker.breaker in ("", "closed"):
+        return ok(worker.id, "state", f"ready, {worker.inflight} turns running")
+    if worker.state == "ready":
+        fix = "nothing if it passes; else look at the engine's log"
+        return warn(worker.id, "state", f"breaker {worker.breaker} after {worker.last_fault}", fix)
+    told = f"{worker.state}" + (f": {worker.last_fault}" if worker.last_fault else "")
+    mark = fail if worker.state == "down" else warn
+    return mark(worker.id, "state", told, FIXES.get(worker.state, "look at the engine's log"))
+
+
+def check_feed(name: str, feed: Feed) -> Check:
+    what = f"event feed of rank {feed.rank}"
+    told = f"{feed.state}, {feed.applied} batches, {feed.gaps} gaps"
+    if feed.state != "live":
+        fix = "residency is guessed until it is live: is the port open, and does the engine publish?"
+        return warn(name, what, told, fix)
+    if feed.gaps:
+        return warn(name, what, told, "messages were lost and replayed: a slow network, or a small buffer_steps")
+    return ok(name, what, told)
+
+
+def target_of(worker: Worker) -> Target:
+    """Engine keys are not told by the admin API: protected engines can only be looked at from a configuration."""
+    name = (worker.engine or "").lower()
+    kind = EngineKind.VLLM if name.startswith("vllm") else EngineKind.OPENAI
+    if name.startswith(("sglang", "loadback-emulator")):
+        kind = EngineKind.SGLANG
+    host = urlsplit(worker.url).hostname
+    return Target(worker.id, worker.pool, Role(worker.role), kind, Endpoint(worker.url), host)

@@ -1,0 +1,57 @@
+"""`loadback serve`: read one configuration, then serve until told to stop."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from router.serve import run
+
+from router.config.load import ConfigError, load_config
+from router.config.tree import Config
+
+
+def serve(
+    config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML file; see docs/configuration.md.")],
+    check: Annotated[bool, typer.Option("--check", help="Only say whether the file is good, and what it says.")] = False,
+    host: Annotated[str | None, typer.Option(help="Listen here instead of listen.host.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Listen on this port instead of listen.port.")] = None,
+) -> None:
+    """Serve the pools of a configuration file.
+
+    Ends with status 0 after SIGTERM or Ctrl-C, once the streams have finished (or after listen.drain_s).
+
+    [bold]Examples[/bold]
+
+      loadback serve --config configs/sglang-2p1d.yaml --check
+
+      loadback serve --config configs/sglang-2p1d.yaml --port 8080
+    """
+    try:
+        tree = with_address(load_config(config), host, port)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(1) from error
+    if check:
+        Console().print(summary(tree))
+        raise typer.Exit(0)
+    raise typer.Exit(run(tree))
+
+
+def with_address(tree: Config, host: str | None, port: int | None) -> Config:
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    return tree.model_copy(update={"listen": tree.listen.model_copy(update=given)})
+
+
+def summary(tree: Config) -> Table:
+    """What the file says, one worker a line."""
+    title = f"good: listens on {tree.listen.host}:{tree.listen.port}, policy {tree.policy.name}"
+    table = Table("pool", "engine", "role", "worker", "url", title=title, title_justify="left")
+    for pool in tree.pools:
+        for role, worker in pool.workers():
+            table.add_row(pool.name, pool.engine.value, role.value, worker.worker_id, worker.url)
+    return table

@@ -1,0 +1,106 @@
+"""An embedded pool with the gateway in front: started together, stopped together, gateway first.
+
+The gateway runs as `loadback serve` in a process of its own, from a configuration file like any other, so that what is tried
+here is what runs in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from engine_adapters.launch.process import EngineProcess, start_process
+from loadback.engines import running_engines
+from loadback.pool_spec import GatewaySpec, Member, PoolSpec, gateway_config
+from loadback.terminal import say
+
+GATEWAY_READY_S = 60.0
+STOP_MARGIN_S = 5.0  # for the gateway, beyond its own drain
+WATCH_S = 0.5
+
+
+class PortTaken(Exception):
+    """Something listens on the gateway's port already. The message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    members: tuple[Member, ...]
+    gateway: GatewaySpec
+    config_file: Path
+    process: EngineProcess
+
+    async def serve_until_told(self) -> bool:
+        """True when the task was cancelled, as a signal does; False when the gateway has ended by itself."""
+        try:
+            while self.process.alive:  # noqa: ASYNC110 - the launcher has no event for it
+                await asyncio.sleep(WATCH_S)
+        except asyncio.CancelledError:
+            say("stopping")
+            return True
+        say(f"the gateway has ended by itself; its log is {self.process.log}")
+        return False
+
+
+@asynccontextmanager
+async def running_stack(spec: PoolSpec, gateway: GatewaySpec) -> AsyncIterator[Stack]:
+    """Raises `PortTaken`, or what the launcher raises when a process does not start; logs are kept only then."""
+    check_port(gateway)
+    with _log_folder() as folder:
+        say(f"starting {spec.title}")
+        async with running_engines(spec, folder) as members:
+            say(f"{len(members)} workers answer; starting the gateway")
+            config_file = folder / "gateway.yaml"
+            config_file.write_text(config_yaml(spec, gateway, members), encoding="utf-8")
+            process = await _start_gateway(gateway, config_file)
+            try:
+                await process.ready("/readyz", GATEWAY_READY_S)
+                yield Stack(members, gateway, config_file, process)
+            finally:
+                await process.stop(gateway.drain_s + STOP_MARGIN_S)
+
+
+@contextmanager
+def _log_folder() -> Iterator[Path]:
+    """Removed at the end, also after an interrupt; kept and named after an error."""
+    folder = Path(tempfile.mkdtemp(prefix="loadback-"))
+    try:
+        yield folder
+    except Exception:
+        say(f"logs are kept in {folder}")
+        raise
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
+
+
+def check_port(gateway: GatewaySpec) -> None:
+    family = socket.AF_INET6 if ":" in gateway.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((gateway.host, gateway.port))
+        except OSError as error:
+            where = f"{gateway.host}:{gateway.port}"
+            raise PortTaken(f"cannot listen on {where} ({error.strerror}): choose another --port") from error
+
+
+def config_yaml(spec: PoolSpec, gateway: GatewaySpec, members: tuple[Member, ...]) -> str:
+    """Only what differs from the defaults, so that the file reads like one written by hand."""
+    tree = gateway_config(spec, gateway, members).model_dump(mode="json", exclude_defaults=True)
+    return yaml.safe_dump(tree, sort_keys=False)
+
+
+async def _start_gateway(gateway: GatewaySpec, config_file: Path) -> EngineProcess:
+    command = [sys.executable, "-m", "loadback", "serve", "--config", str(config_file)]
+    return await start_process("the gateway", gateway.url, command, {}, config_file.with_name("gateway.log"))
