@@ -83,7 +83,11 @@ class EventBatch(msgspec.Struct, frozen=True):
 
 
 class ReplyFacts(msgspec.Struct, frozen=True):
-    """What one reply's usage says."""
+    """What one reply's usage says.
+
+    On a PD pair the decode leg's cached counts are the larger of both legs' (seen on SGLang 0.5.23): what prefill had cached is
+    told by the prefill leg's own reply alone.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -1,0 +1,188 @@
+"""Follows one rank's KV events into the index: a task that moves frames between sockets, a `Feed` and a `BlockIndex`.
+
+The feed decides what may be believed, `project` what becomes of it; this task only waits, reads and asks. It serves every
+engine with SGLang's framing (vLLM's is the same); the payload's decoder is given. It runs until cancelled, holds no more than
+the sockets' limits, and yields to the event loop between small turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+import structlog
+import zmq
+import zmq.asyncio
+
+from costmodel.values import WorkerKey
+from engine_adapters.base import AdapterError, EventBatch, EventFeed
+from engine_adapters.sglang.frames import Frame
+from engine_adapters.sglang.replay import Progress, ReplayReader
+from engine_adapters.sglang.subscription import LinkChange, Subscription
+from kvtier.index.events import BlockEvent
+from kvtier.index.feed import Feed, Replay, Step, Verdict
+from kvtier.index.memory import BlockIndex
+from kvtier.index.project import project
+
+BATCHES_A_TURN = 16
+WAIT_S = 1.0  # the longest that a turn waits
+REPLAY_SILENCE_S = 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+class FeedStatus(msgspec.Struct, frozen=True):
+    """What a feed has come to, for the admin API and metrics. Counts are since the subscriber was made."""
+
+    dp_rank: int
+    address: str
+    state: str  # untrusted, replaying, live
+    connected: bool
+    applied: int  # batches
+    events: int
+    gaps: int
+    restarts: int
+    replays: int
+    unreadable: int
+    partial: bool  # built from the middle of the engine's history: a subset of what it holds
+
+
+class Subscriber:
+    """One feed's task: `run` it and cancel it. `clock` gives monotonic ms; `index` is shared with the rest of its loop."""
+
+    def __init__(
+        self,
+        feed: EventFeed,
+        source: WorkerKey,
+        index: BlockIndex,
+        decode: Callable[[bytes], EventBatch],
+        clock: Callable[[], float],
+        *,
+        replay_silence_s: float = REPLAY_SILENCE_S,
+    ) -> None:
+        self.feed = Feed(can_replay=feed.replay_address is not None)
+        self._where = feed
+        self._source = source
+        self._index = index
+        self._decode = decode
+        self._clock = clock
+        self._replay_silence_s = replay_silence_s
+        self._reader: ReplayReader | None = None
+        self._connected = False
+        self._applied = self._events = self._replays = self._unreadable = 0
+
+    @property
+    def status(self) -> FeedStatus:
+        return FeedStatus(
+            dp_rank=self._where.dp_rank,
+            address=self._where.address,
+            state=self.feed.state.name.lower(),
+            connected=self._connected,
+            applied=self._applied,
+            events=self._events,
+            gaps=self.feed.gaps,
+            restarts=self.feed.restarts,
+            replays=self._replays,
+            unreadable=self._unreadable,
+            partial=self.feed.partial,
+        )
+
+    async def run(self) -> None:
+        """Follow until cancelled. What the source was known to hold is distrusted on the way out."""
+        context = zmq.asyncio.Context()
+        subscription = Subscription(context, self._where.address, self._where.topic)
+        try:
+            while True:
+                await self._wait(subscription)
+                self._turn(context, subscription)
+                await asyncio.sleep(0)
+        finally:
+            self._obey(context, self.feed.disconnected(), ())
+            self._drop_reader()
+            subscription.close()
+            context.destroy(linger=0)
+
+    async def _wait(self, subscription: Subscription) -> None:
+        poller = zmq.asyncio.Poller()
+        sockets = [subscription.socket, subscription.monitor, *([self._reader.socket] if self._reader else [])]
+        for socket in sockets:
+            poller.register(socket, zmq.POLLIN)
+        await poller.poll(round(WAIT_S * 1000))
+
+    def _turn(self, context: zmq.asyncio.Context, subscription: Subscription) -> None:
+        """Live batches first: what was published before a connection broke counts before the break does."""
+        frames = subscription.read(BATCHES_A_TURN)
+        for frame in frames:
+            self._live(context, frame)
+        if len(frames) < BATCHES_A_TURN:
+            for change in subscription.link_changes():
+                self._link(context, change)
+        if self._reader is not None:
+            self._replayed(context, self._reader)
+
+    def _live(self, context: zmq.asyncio.Context, frame: Frame) -> None:
+        batch = self._read(frame)
+        if batch is not None:
+            self._obey(context, self.feed.accept(frame.epoch, frame.seq, batch.timestamp_s), batch.events)
+
+    def _link(self, context: zmq.asyncio.Context, change: LinkChange) -> None:
+        self._connected = change is LinkChange.UP
+        step = self.feed.connected() if self._connected else self.feed.disconnected()
+        self._obey(context, step, ())
+
+    def _replayed(self, context: zmq.asyncio.Context, reader: ReplayReader) -> None:
+        frames, progress = reader.read(BATCHES_A_TURN, self._now_s())
+        for frame in frames:
+            batch = self._read(frame)
+            if batch is not None and self._reader is reader:  # a batch can end this replay and begin another
+                self._obey(context, self.feed.replayed(reader.ticket, frame.seq, batch.timestamp_s), batch.events)
+        if self._reader is not reader:
+            return
+        if progress is Progress.DONE:
+            self._drop_reader()
+            self._obey(context, self.feed.replay_ended(reader.ticket), ())
+        elif progress is Progress.HOLE or self._now_s() - reader.heard_s > self._replay_silence_s:
+            self._ask_again(context, reader)
+
+    def _ask_again(self, context: zmq.asyncio.Context, reader: ReplayReader) -> None:
+        successor = reader.successor(self._now_s())
+        self._drop_reader()
+        if successor is not None:
+            self._reader = successor
+            return
+        _log.warning("kv_replay_failed", source=self._source, address=self._where.replay_address)
+        self._obey(context, self.feed.replay_failed(reader.ticket), ())
+
+    def _obey(self, context: zmq.asyncio.Context, step: Step, events: Sequence[BlockEvent]) -> None:
+        replay = project(self._index, self._source, step, events, self._clock())
+        if step.verdict is Verdict.APPLY:
+            self._applied += 1
+            self._events += len(events)
+        if step.clear:
+            _log.info("kv_source_emptied", source=self._source, restarts=self.feed.restarts, gaps=self.feed.gaps)
+        if replay is not None:
+            self._ask(context, replay)
+
+    def _ask(self, context: zmq.asyncio.Context, replay: Replay) -> None:
+        assert self._where.replay_address is not None, "a feed that cannot replay asks for none"
+        self._drop_reader()
+        self._replays += 1
+        self._reader = ReplayReader(context, self._where.replay_address, replay.from_seq, replay.ticket, self._now_s())
+
+    def _read(self, frame: Frame) -> EventBatch | None:
+        """An unreadable batch is left out, so that the feed sees the gap that it is."""
+        try:
+            return self._decode(frame.payload)
+        except AdapterError as error:
+            self._unreadable += 1
+            _log.warning("kv_batch_unreadable", source=self._source, seq=frame.seq, error=str(error))
+            return None
+
+    def _drop_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _now_s(self) -> float:
+        return self._clock() / 1000.0
