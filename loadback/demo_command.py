@@ -36,6 +36,7 @@ INTERRUPTED = 130
 RESUME_GAP_S = 1.5  # so that a demo can show a resumed session without a minute's wait
 IDLE_S = 2.5
 DECISIONS_LIMIT = 1000
+TABLE_WIDTH = 124  # tables are not cut where the terminal is narrow or none
 SHAPES = {
     EngineChoice.EMULATOR: Shape(system_words=900, result_words=150, max_tokens=160, idle_s=IDLE_S),
     EngineChoice.SGLANG: Shape(system_words=300, result_words=60, max_tokens=48, idle_s=IDLE_S),  # one CPU core computes it
@@ -111,6 +112,7 @@ async def _past_turns(stack: Stack) -> list[PastTurn]:
 
 def _print_tables(turns: list[TurnRecord], past: list[PastTurn]) -> None:
     console = Console()
+    console.width = max(console.width, TABLE_WIDTH)
     seen = join(turns, past)
     console.print(turns_table(seen))
     console.print(sessions_table(seen))

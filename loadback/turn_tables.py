@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from bench.swarm.turns import TurnRecord, hit_rate, percentile
@@ -49,7 +50,7 @@ def join(turns: Iterable[TurnRecord], past: Iterable[PastTurn]) -> list[SeenTurn
 
 
 def turns_table(seen: Sequence[SeenTurn]) -> Table:
-    table = Table("thread", "turn", "call", "worker", "prompt", "cached", "tier", title="Turns", title_justify="left")
+    table = Table("thread", "turn", "call", "worker", "prompt", "cached", "tier", title="Turns", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("first token, ms\npredicted", "\nactual", "whole turn, ms\npredicted", "\nactual"):
         table.add_column(heading, justify="right")
     table.add_column("")
@@ -80,7 +81,7 @@ def _turn_cells(turn: SeenTurn) -> list[str]:
 
 def sessions_table(seen: Sequence[SeenTurn]) -> Table:
     """One row a session, subagents included, and one for all."""
-    table = Table("session", "turns", "workers", "tier of the hit", title="Sessions", title_justify="left")
+    table = Table("session", "turns", "workers", "tier of the hit", title="Sessions", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("predicted ms\np50", "actual ms\np50", "first-call\nhit", "later-call\nhit", "errors"):
         table.add_column(heading, justify="right")
     for session in dict.fromkeys(turn.client.session for turn in seen):

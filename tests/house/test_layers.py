@@ -9,7 +9,7 @@ from source_tree import LAYERS, Module, imported_names, modules
 
 HTTP = {"fastapi", "starlette", "uvicorn", "httpx", "httptools", "http", "socket", "urllib"}
 FORBIDDEN = {
-    "costmodel": HTTP | {"asyncio", "threading", "uvloop", "zmq", "redis", "time", "random", "yaml", "pydantic"},
+    "costmodel": HTTP | {"asyncio", "threading", "uvloop", "zmq", "redis", "time", "yaml", "pydantic"},
     "kvtier": HTTP - {"socket"},
     "engine_adapters": {"fastapi", "uvicorn", "starlette"},
     "router.wire": {"fastapi", "starlette", "httpx", "pydantic"},  # the hot path has no framework inside
