@@ -11,6 +11,7 @@ from random import Random
 import httpx
 
 from costmodel.values import Role
+from router.body.memo import PrefixMemo
 from router.body.scan import Scanner
 from router.clock import Clock
 from router.config.tree import Config, WorkerConfig
@@ -19,6 +20,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.monitor import Monitor
 from router.fleet.worker import Worker
 from router.metrics import TurnMetrics
+from router.threads.lineage import State
 from router.threads.store import ThreadStore
 from router.turn.dispatch import Dispatcher
 from router.turn.extend import Extender
@@ -34,21 +36,19 @@ class Gateway:
         self.clock = clock
         self.fleet = Fleet(config)
         self.metrics = TurnMetrics()
-        self.threads = ThreadStore(max_bytes=config.threads.max_bytes, resume_gap_s=config.threads.resume_gap_s)
-        self.scanner = Scanner(config.threads.memo_bytes)
-        self.upstream = UpstreamPool(
-            connect_timeout_s=config.timeouts.connect_s, idle_s=config.timeouts.upstream_idle_s
-        )
+        scanner: Scanner[State] = Scanner(_reserved(self.fleet), PrefixMemo(config.threads.memo_checkpoints))
+        self.threads = ThreadStore(scanner, max_bytes=config.threads.max_bytes, resume_gap_s=config.threads.resume_gap_s)
+        self.upstream = UpstreamPool(connect_timeout_s=config.timeouts.connect_s, idle_s=config.timeouts.upstream_idle_s)
         self.http = httpx.AsyncClient(limits=_CONTROL_LIMITS, timeout=config.polls.control_timeout_s, trust_env=False)
         self.aborter = Aborter(self.http, config.timeouts.abort_s)
         self.monitor = Monitor(config, self.http, clock)
-        self.extender = Extender(self.fleet, self.threads, clock)
-        self.dispatcher = Dispatcher(config, self.upstream, self.aborter, self.metrics, clock, rng)
+        self.extender = Extender(self.fleet, self.threads)
+        self.dispatcher = Dispatcher(config, self.upstream, self.aborter, self.threads, self.metrics, clock, rng)
         self.turns = TurnHandler(
             config,
             self.fleet,
             self.threads,
-            self.scanner,
+            scanner,
             self.dispatcher,
             self.extender,
             self.metrics,
@@ -80,3 +80,8 @@ class Gateway:
         await self.monitor.forget(worker_id)
         self.fleet.remove(worker_id)
         self.upstream.drop_idle(worker.origin)
+
+
+def _reserved(fleet: Fleet) -> frozenset[str]:
+    """The body keys that some engine of the fleet reserves for the gateway."""
+    return frozenset[str]().union(*(pool.adapter.reserved_keys for pool in fleet.pools.values()))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -93,7 +94,7 @@ class GatewayCollector(Collector):
 
     def _turn_families(self) -> Iterator[Metric]:
         counts = self._metrics
-        yield _counter("loadback_turns", "Turns by outcome and call", ["outcome", "call"], dict(counts.turns))
+        yield _counter("loadback_turns", "Turns by outcome and call", ["outcome", "call"], counts.turns)
         yield _counter("loadback_retries", "Tries repeated elsewhere, by cause", ["cause"], _single(counts.retries))
         yield _counter("loadback_prompt_tokens", "Prompt tokens by call", ["call"], _single(counts.prompt_tokens))
         yield _counter("loadback_cached_tokens", "Prompt tokens served from cache", ["call"], _single(counts.cached_tokens))
@@ -137,7 +138,7 @@ def _single(counts: Counter[str]) -> dict[tuple[str, ...], int]:
     return {(label,): value for label, value in counts.items()}
 
 
-def _counter(name: str, text: str, labels: list[str], values: dict[tuple[str, ...], int]) -> CounterMetricFamily:
+def _counter(name: str, text: str, labels: list[str], values: Mapping[Any, int]) -> CounterMetricFamily:
     family = CounterMetricFamily(name, text, labels=labels)
     for key, value in values.items():
         family.add_metric(list(key), value)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Query, Request
 
 from costmodel.values import Role
-from router.admin.views import explain_view, pool_index_view, worker_view
+from router.admin.views import explain_view, pool_index_view, thread_view, worker_view
 from router.auth import sent_key
 from router.config.load import ConfigError, parse_policy
 from router.config.tree import PolicyConfig, Section, WorkerConfig
@@ -114,7 +114,12 @@ def _add_insight(router: APIRouter, gateway: Gateway) -> None:
 
     @router.get("/threads", summary="Conversations known at this moment, most recent first")
     async def threads(limit: Annotated[int, Query(ge=1, le=10_000)] = 100) -> dict[str, object]:
-        return {"threads": gateway.threads.newest(limit), "count": len(gateway.threads), "bytes": gateway.threads.bytes}
+        store = gateway.threads
+        return {
+            "threads": [thread_view(thread) for thread in store.newest(limit)],
+            "count": len(store),
+            "bytes": store.used_bytes,
+        }
 
     @router.get("/index", summary="Size and health of the block and lineage indexes")
     async def index() -> dict[str, object]:

@@ -11,6 +11,7 @@ from router.errors import BadRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.gateway import Gateway
+from router.threads.thread import Thread
 from router.turn.record import pair_name, terms_json
 from router.wire.head import Header
 
@@ -52,6 +53,20 @@ def _load_view(worker: Worker, rank: int, now_ms: float) -> dict[str, object]:
     return {name: getattr(load, name) for name in load.__struct_fields__} | {"rank": rank}
 
 
+def thread_view(thread: Thread) -> dict[str, object]:
+    return {
+        "id": thread.id,
+        "session": thread.group.name,
+        "parent": thread.parent,
+        "model": thread.model,
+        "positions": len(thread.digests),
+        "blocks": len(thread.blocks),
+        "prefill": thread.prefill,
+        "decode": thread.decode,
+        "retries": thread.retries,
+    }
+
+
 def pool_index_view(pool: Pool) -> dict[str, object]:
     return {
         "pool": pool.name,
@@ -65,14 +80,15 @@ def explain_view(gateway: Gateway, path: str, body: bytes, headers: list[Header]
     if path not in DIALECTS:
         raise BadRequest(f"path must be one of {', '.join(sorted(DIALECTS))}", param="path")
     preview = gateway.turns.preview(path, body, headers)
-    decision = preview.placement.decision
+    decision, sighting = preview.placement.decision, preview.sighting
     return {
         "model": preview.model,
-        "pool": preview.pool,
-        "thread": preview.thread,
-        "kind": preview.kind,
-        "first_call": preview.first_call,
-        "prompt_tokens": preview.prompt_tokens,
+        "pool": preview.pool.name,
+        "thread": sighting.thread,
+        "kind": sighting.kind,
+        "first_call": sighting.first_call,
+        "prompt_tokens": sighting.prompt_tokens,
+        "known_tokens": sighting.known_tokens,
         "policy": decision.policy,
         "worker": pair_name(decision),
         "reason": decision.reason,

@@ -71,6 +71,11 @@ class Scanned(msgspec.Struct, Generic[S]):
             return False
 
     @property
+    def asks_details(self) -> bool:
+        """Whether the client itself wants the engine's cache details in the reply."""
+        return self.members.return_cached_tokens_details is True
+
+    @property
     def prompt_cache_key(self) -> str | None:
         key = self.members.prompt_cache_key
         return key if isinstance(key, str) and key else None

@@ -33,6 +33,7 @@ class Members(msgspec.Struct):
     cache_salt: Any = UNSET
     extra_key: Any = UNSET
     lora_path: Any = UNSET
+    return_cached_tokens_details: Any = UNSET
     system: Raw | UnsetType = UNSET
     conversation: Any = UNSET
 

@@ -103,7 +103,7 @@ _COST = CostParams()
 
 
 class PolicyConfig(Section):
-    """Which policy places turns, and the cost policy's guards. `costmodel.params` says what each does and holds the defaults."""
+    """Which policy places turns, and the cost policy's guards; `costmodel.params` says what each does."""
 
     name: str = "cost"
     cut_rule: CutRule = _COST.cut_rule
@@ -202,12 +202,13 @@ class ThreadsConfig(Section):
     """Bounds of what is remembered of conversations, and when a thread counts as resumed (first call again)."""
 
     max_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
-    memo_bytes: Annotated[int, Field(gt=0)] = 32 * 1024 * 1024  # of body prefixes that need not be parsed again
+    memo_checkpoints: Annotated[int, Field(gt=0)] = 131_072  # 16 KiB pieces of bodies that need not be parsed again
     resume_gap_s: Seconds = 60.0
 
 
 class IndexConfig(Section):
-    max_entries: Annotated[int, Field(gt=0)] = 2_000_000
+    max_entries: Annotated[int, Field(ge=256)] = 2_000_000
+    max_workers: Annotated[int, Field(gt=0)] = 256  # ranks of one pool that can be told apart
     kv_events: bool = True
 
 
@@ -223,7 +224,7 @@ class Config(Section):
 
     listen: ListenConfig = ListenConfig()
     auth: AuthConfig = AuthConfig()
-    pools: tuple[PoolConfig, ...] = Field(min_length=1)
+    pools: tuple[PoolConfig, ...]
     policy: PolicyConfig = PolicyConfig()
     admission: AdmissionConfig = AdmissionConfig()
     retry: RetryConfig = RetryConfig()
@@ -237,6 +238,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _pools(self) -> Self:
+        if not self.pools:
+            raise ValueError("`pools` is empty: list at least one pool with its workers")
         names = [pool.name for pool in self.pools]
         if len(names) != len(set(names)):
             raise ValueError("two pools have the same name")

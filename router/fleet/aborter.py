@@ -1,6 +1,6 @@
 """Tells engines to drop a request by its id, after a pair half-failed or its client left. Bounded, owned, never in the way.
 
-An abort is a courtesy with a deadline: the leg's connection has been dropped already, this only frees what the other engine waits for.
+An abort is a courtesy with a deadline: the leg's connection is gone already, this frees what the other engine waits for.
 """
 
 from __future__ import annotations

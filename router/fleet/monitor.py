@@ -57,7 +57,7 @@ class Monitor:
         while True:
             try:
                 await self._life(pool, worker)
-            except Exception:  # the task root: a fault here must not end the watching
+            except Exception:  # noqa: BLE001  the task root: a fault here must not end the watching
                 self.crashes += 1
                 _log.exception("monitor_crashed", worker=worker.worker_id)
                 await asyncio.sleep(self._polls.discover_s)

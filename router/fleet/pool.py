@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.policies import REGISTRY
 from costmodel.policies.base import Policy
 from costmodel.values import Role, Tier, WorkerKey
-from engine_adapters import adapter_for
+from engine_adapters.adapters import adapter_for
 from kvtier.index.memory import BlockIndex
 from router.admission import Admission
 from router.config.tree import Config, PolicyConfig, PoolConfig, WorkerConfig
@@ -21,8 +21,8 @@ class Pool:
         self._tree = tree
         self.adapter = adapter_for(config.engine)
         self.disaggregated = config.disaggregated
-        self.blocks = BlockIndex(max_entries=tree.index.max_entries)
-        self.lineage = BlockIndex(max_entries=tree.index.max_entries)
+        self.blocks = BlockIndex(tree.index.max_entries, tree.index.max_workers)
+        self.lineage = BlockIndex(tree.index.max_entries, tree.index.max_workers)
         self.admission = Admission(
             limit=config.max_running_turns,
             queue_limit=tree.admission.queue_limit,

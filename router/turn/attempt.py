@@ -1,8 +1,7 @@
 """One try of one turn: both legs of a PD pair, or the one leg of a unified worker, and what came of them.
 
 The legs are sinks that the upstream pool calls; nothing here waits. The first leg to fail decides: it cancels the other, and
-both engines are told to abort by `rid`, since a half-failed pair leaves decode waiting (SGLang). Every booking of the try is settled
-exactly once, whatever happens.
+both engines are told to abort by `rid`, since a half-failed pair leaves decode waiting (SGLang). Every booking is settled once.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from router.dialects.dialect import Dialect
+from router.body.strip import details, strip_member
+from router.dialects.dialect import Dialect, split_blocks
 from router.errors import EngineDied, EngineError, GatewayError
 from router.fleet.worker import Worker
 from router.turn.engine_reply import fault_of, fault_of_event
@@ -46,7 +46,7 @@ class Leg(msgspec.Struct, frozen=True):
 
     worker: Worker
     head: bytes
-    body: Sequence[bytes]
+    body: Sequence[bytes | memoryview]
 
 
 class Attempt:
@@ -86,6 +86,17 @@ class Attempt:
     @property
     def dialect(self) -> Dialect:
         return self._dialect
+
+    def usage(self) -> bytes | None:
+        """The reply's raw usage object, however it came."""
+        return self.observer.usage if self.whole_reply is None else self._dialect.usage(self.whole_reply)
+
+    def details(self) -> bytes | None:
+        """SGLang's cache details, raw."""
+        return self.observer.details if self.whole_reply is None else details(self.whole_reply)
+
+    def finish_reason(self) -> str | None:
+        return self.observer.finish_reason if self.whole_reply is None else self._dialect.finish_reason(self.whole_reply)
 
     def book(self, prompt_tokens: int) -> None:
         """Count the turn on its workers before a byte is sent: the next decision must see it."""
@@ -137,7 +148,7 @@ class Attempt:
         self.first_event_ms = self._clock()
         self.status = status
         self.whole_reply = body
-        shown = self._dialect.without_details(body) if self._strip_details else body
+        shown = strip_member(body, "sglext") if self._strip_details else body
         kept = end_to_end(headers, _DROPPED_REPLY_HEADERS)
         self._port.respond(status, kept + self._reply_headers, shown)
         self._succeed()
@@ -260,7 +271,7 @@ class PrefillLeg:
         if self._status != 200:
             self._error_parts.append(data)
         elif _is_event_stream(self._headers) and attempt.dialect.may_hold_error(data):
-            error = next((event for event in attempt.dialect.split(data) if attempt.dialect.is_error(event)), None)
+            error = next((event for event in split_blocks(data) if attempt.dialect.is_error(event)), None)
             if error is not None:
                 attempt.fail(fault_of_event(error, self._worker.worker_id, attempt.dialect), self._worker)
 

@@ -14,8 +14,10 @@ from router.clock import Clock
 from router.config.tree import Config
 from router.errors import ClientFault, EngineBusy, EngineError, GatewayError, StaleConnection
 from router.fleet.aborter import Aborter
-from router.fleet.worker import Worker
+from router.fleet.pool import Pool
 from router.metrics import TurnMetrics
+from router.threads.sighting import Sighting
+from router.threads.store import ThreadStore
 from router.turn.attempt import Attempt, Failed, Leg, PrefillLeg, ReplyLeg
 from router.turn.budget import RetryBudget
 from router.turn.locate import assume, locate
@@ -23,7 +25,7 @@ from router.turn.place import Placement, place
 from router.turn.port import ReplyPort
 from router.turn.record import pair_name
 from router.turn.request_legs import build_legs
-from router.turn.turn import Turn
+from router.turn.turn import Turn, cost_turn
 from router.wire.exchange import Exchange
 from router.wire.head import Header
 from router.wire.upstream import UpstreamPool
@@ -39,6 +41,7 @@ class Dispatcher:
         config: Config,
         upstream: UpstreamPool,
         aborter: Aborter,
+        threads: ThreadStore,
         metrics: TurnMetrics,
         clock: Clock,
         rng: Random,
@@ -48,6 +51,7 @@ class Dispatcher:
         self._hide_client_key = bool(config.auth.api_keys)
         self._upstream = upstream
         self._aborter = aborter
+        self._threads = threads
         self._metrics = metrics
         self._clock = clock
         self._rng = rng
@@ -121,12 +125,21 @@ class Dispatcher:
         legs = build_legs(turn, placement, rid, self._rng, hide_client_key=self._hide_client_key, override=override)
         attempt.book(turn.sighting.prompt_tokens)
         assume(turn.pool, turn.sighting, placement, now_ms)
+        chosen = placement.decision.chosen
+        self._threads.committed(turn.sighting.thread, chosen.prefill, chosen.decode, now_ms)
         attempt.begin(legs, self._send)
         return attempt
 
     def _place(self, turn: Turn, now_ms: float) -> Placement:
-        residencies = locate(turn.pool, turn.sighting, turn.scanned.multimodal, now_ms)
-        return place(turn.pool, turn.cost_turn, residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng)
+        residencies = locate(turn.pool, turn.sighting, now_ms)
+        cost = cost_turn(turn.sighting)
+        return place(turn.pool, cost, residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng)
+
+    def preview(self, pool: Pool, sighting: Sighting, now_ms: float) -> Placement:
+        """Where a turn would go now, with every alternative and the reason."""
+        residencies = locate(pool, sighting, now_ms)
+        rng = Random(0)  # a dry run must not move the real generator
+        return place(pool, cost_turn(sighting), residencies, failed=frozenset(), now_ms=now_ms, rng=rng, explain=True)
 
     def _send(self, leg: Leg, sink: ReplyLeg | PrefillLeg) -> Exchange:
         return self._upstream.start(

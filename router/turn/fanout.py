@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from router.body.fanout import merge_replies, merge_usage_events, rewrite_choice_index
-from router.dialects.dialect import EventKind, split_blocks
+import msgspec
+
+from router.body.fanout import ONE_CHOICE, merge_replies, merge_usages, rewrite_choice_index
+from router.dialects.dialect import DialectName, EventKind, split_blocks
 from router.turn.dispatch import CommittedFailure, Dispatcher
 from router.turn.port import ReplyPort
 from router.turn.turn import Turn
 from router.wire.head import Header
-
-_ONE = b'"n":1'
 
 
 class FanOut:
@@ -30,7 +30,7 @@ class FanOut:
         joint = _Joint(turn, port)
         branches = [replace(turn, turn_id=self._dispatcher.next_turn_id(), failed=set()) for _ in range(turn.scanned.n)]
         async with self._dispatcher.permit(turn):
-            runs = [self._dispatcher.tries(branch, joint.branch(i), _ONE) for i, branch in enumerate(branches)]
+            runs = [self._dispatcher.tries(branch, joint.branch(i), ONE_CHOICE) for i, branch in enumerate(branches)]
             try:
                 await _all_or_first_failure(runs)
             except CommittedFailure:
@@ -66,6 +66,7 @@ class _Joint:
         self._turn = turn
         self._port = port
         self._replies: dict[int, tuple[list[Header], bytes]] = {}
+        self._chunk_id = turn.request_id.encode()  # clients take the chunks of one stream to have one id
         self._pauses: list[Callable[[], None]] = []
         self._resumes: list[Callable[[], None]] = []
 
@@ -87,7 +88,7 @@ class _Joint:
         classify = self._turn.dialect.classify
         for event in split_blocks(events):
             if classify(event) not in (EventKind.DONE, EventKind.COMMENT, EventKind.TRAILER):
-                self._port.write(rewrite_choice_index(event + b"\n\n", index))
+                self._port.write(rewrite_choice_index(event, index, self._chunk_id) + b"\n\n")
 
     def reply(self, index: int, headers: list[Header], body: bytes) -> None:
         self._replies[index] = (headers, body)
@@ -111,13 +112,24 @@ class _Joint:
             self._port.respond(200, self._replies[0][0], merge_replies(bodies))
             return
         if self._turn.scanned.asks_usage:
-            self._port.write(merge_usage_events([usage for usage in usages if usage is not None]))
+            self._port.write(self._usage_chunk([usage for usage in usages if usage is not None]))
         self._port.write(b"data: [DONE]\n\n")
         self._port.finish_stream()
 
+    def _usage_chunk(self, usages: list[bytes]) -> bytes:
+        chunk: dict[str, object] = {
+            "id": self._turn.request_id,
+            "object": "chat.completion.chunk" if self._turn.dialect.name is DialectName.CHAT else "text_completion",
+            "created": round(self._turn.arrived_at_s),
+            "model": self._turn.scanned.model,
+            "choices": [],
+            "usage": msgspec.Raw(merge_usages(usages)),
+        }
+        return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+
 
 class _Branch:
-    """One branch as a reply port. It commits with its own first event, so that it may be retried while others already stream."""
+    """One branch as a reply port. It commits with its own first event: it may be retried while others already stream."""
 
     def __init__(self, joint: _Joint, index: int) -> None:
         self.committed = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from random import Random
+from typing import NamedTuple
 
 import structlog
 
@@ -16,13 +17,17 @@ from router.config.tree import Config
 from router.dialects import DIALECTS
 from router.errors import GatewayError, NotServed
 from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
 from router.metrics import TurnMetrics
 from router.threads.keys import read_hints
+from router.threads.lineage import State
+from router.threads.sighting import Sighting
 from router.threads.store import ThreadStore
 from router.turn.dispatch import CommittedFailure, Dispatcher, reply_headers
 from router.turn.extend import Extender
 from router.turn.fanout import FanOut
 from router.turn.learn import learn, record_of
+from router.turn.place import Placement
 from router.turn.port import ClientPort
 from router.turn.record import Outcome, RecordLog
 from router.turn.turn import Turn
@@ -33,6 +38,15 @@ _log = structlog.get_logger(__name__)
 _JSON: Header = (b"content-type", b"application/json")
 
 
+class Preview(NamedTuple):
+    """The answer of a dry run."""
+
+    model: str
+    pool: Pool
+    sighting: Sighting
+    placement: Placement
+
+
 class TurnHandler:
     """Called by the server with every hot request; one task a turn. `records` keeps the last decisions."""
 
@@ -41,7 +55,7 @@ class TurnHandler:
         config: Config,
         fleet: Fleet,
         threads: ThreadStore,
-        scanner: Scanner,
+        scanner: Scanner[State],
         dispatcher: Dispatcher,
         extender: Extender,
         metrics: TurnMetrics,
@@ -81,16 +95,23 @@ class TurnHandler:
             raise NotServed(f"pool {pool.name!r} ({pool.adapter.kind.value}) does not serve {request.path}")
         sighting = self._threads.observe(scanned, read_hints(request.headers, scanned), now_ms)
         request_id = f"lb-{self._rng.getrandbits(96):024x}"
-        return Turn(
-            self._dispatcher.next_turn_id(), request_id, request, dialect, scanned, sighting, pool, now_ms, time.time()
-        )
+        return Turn(self._dispatcher.next_turn_id(), request_id, request, dialect, scanned, sighting, pool, now_ms, time.time())
+
+    def preview(self, path: str, body: bytes, headers: list[Header]) -> Preview:
+        """Where this body would go now. Nothing is sent, booked or remembered."""
+        now_ms = self._clock()
+        scanned = self._scanner.scan(body, DIALECTS[path])
+        pool = self._fleet.pool_for(scanned.model)
+        refuse_reserved(scanned, pool.adapter.reserved_keys)
+        sighting = self._threads.look(scanned, read_hints(headers, scanned), now_ms)
+        return Preview(scanned.model, pool, sighting, self._dispatcher.preview(pool, sighting, now_ms))
 
     async def _serve(self, turn: Turn) -> None:
         down = turn.request.downstream
         port = ClientPort(down, turn.dialect, self._config.timeouts, self._clock, self._on_keep_alive)
         task = asyncio.current_task()
         assert task is not None
-        down.on_disconnect = task.cancel
+        down.on_disconnect = lambda: self._left(task)
         outcome, status = Outcome.LEFT, 499
         if turn.scanned.stream:
             port.keep_open(lambda: self._early_headers(turn))
@@ -122,8 +143,17 @@ class TurnHandler:
         if outcome is Outcome.SERVED:
             self._extender.extend(turn)
         if self._config.log.turns:
-            _log.info("turn", request=record.request_id, thread=record.thread, worker=record.worker, outcome=outcome.value,
-                      status=status, tries=record.tries, ttft_ms=record.ttft_ms, total_ms=round(record.total_ms, 1))
+            _log.info(
+                "turn",
+                request=record.request_id,
+                thread=record.thread,
+                worker=record.worker,
+                outcome=outcome.value,
+                status=status,
+                tries=record.tries,
+                ttft_ms=record.ttft_ms,
+                total_ms=round(record.total_ms, 1),
+            )
 
     def _early_headers(self, turn: Turn) -> list[Header]:
         """Names the worker of the try that runs; before the first try only the request and its thread."""
@@ -134,12 +164,16 @@ class TurnHandler:
             (b"x-loadback-thread", turn.sighting.thread.encode()),
         ]
 
+    def _left(self, task: asyncio.Task[None]) -> None:
+        """The client is gone: whatever its turn waits for is dropped, and what it held is freed on the way out."""
+        task.cancel()
+
     def _on_keep_alive(self) -> None:
         self._metrics.keep_alives += 1
 
 
 def error_headers(error: GatewayError) -> list[Header]:
-    """Every 429 and 503 says when to come back: clients without it give up at once or hammer (research: clis section 0.12-14)."""
+    """Every 429 and 503 says when to come back: without it clients give up at once or hammer."""
     if error.retry_after_s is None:
         return [_JSON]
     return [_JSON, (b"retry-after", b"%d" % max(1, round(error.retry_after_s)))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from engine_adapters.base import ReplyFacts
-from router.fleet.pool import Pool
 from router.threads.store import ThreadStore
 from router.turn.attempt import Attempt
 from router.turn.record import Outcome, TurnRecord
@@ -49,7 +48,7 @@ def learn(turn: Turn, record: TurnRecord, threads: ThreadStore, now_ms: float) -
     attempt, facts = turn.attempt, record.facts
     if record.outcome is not Outcome.SERVED or attempt is None:
         return
-    threads.served(turn.sighting, attempt.placement.decision, facts, now_ms)
+    threads.finished(turn.sighting.thread, facts or ReplyFacts(), now_ms)
     if facts is not None and facts.prompt_tokens:
         _correct_residency(turn, attempt, facts)
         _observe_times(turn, attempt, facts, now_ms)

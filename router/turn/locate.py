@@ -14,13 +14,14 @@ from router.threads.sighting import Sighting
 from router.turn.place import Placement
 
 
-def locate(pool: Pool, sighting: Sighting, multimodal: bool, now_ms: float) -> dict[WorkerKey, Residency]:
+def locate(pool: Pool, sighting: Sighting, now_ms: float) -> dict[WorkerKey, Residency]:
     """Residency per worker that holds anything; workers that hold nothing are absent."""
-    if len(sighting.blocks) and not multimodal:
+    if len(sighting.blocks) and not sighting.multimodal:
         matches = pool.blocks.match(sighting.blocks, now_ms)
         return {key: to_residency(match, sighting.block_tokens, sighting.prompt_tokens) for key, match in matches.items()}
     matches = pool.lineage.match(sighting.digests, now_ms)
-    return {key: lineage_residency(match, sighting.tokens, sighting.prompt_tokens) for key, match in matches.items()}
+    tokens, prompt_tokens = sighting.tokens, sighting.prompt_tokens
+    return {key: lineage_residency(match, tokens, prompt_tokens) for key, match in matches.items()}
 
 
 def assume(pool: Pool, sighting: Sighting, placement: Placement, now_ms: float) -> None:

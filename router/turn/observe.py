@@ -1,4 +1,4 @@
-"""What is noticed in a reply on its way to the client: first event, usage, finish, closed tool calls, and what must be cut.
+"""What is noticed in a streamed reply on its way to the client: first event, usage, finish, closed tool calls, and what is cut.
 
 Works on pieces of whole SSE events. A piece costs a few substring searches; events are taken apart only where a marker was
 found. Knows no sockets.
@@ -6,43 +6,48 @@ found. Knows no sockets.
 
 from __future__ import annotations
 
-from router.body.strip import strip_member
-from router.dialects.dialect import Dialect
-from router.wire.sse import EventSplitter, ToolCallTracker, split_events
+from router.body.strip import details, is_details_only_chunk, is_usage_only_chunk, strip_member
+from router.dialects.dialect import Dialect, split_blocks
+from router.wire.sse import EventSplitter, ToolCallTracker
 
-_USAGE = b'"usage":{'
 _SGLEXT = b'"sglext"'
 
 
 class StreamObserver:
-    """Reads one stream. `strip_usage`: the client did not ask for the usage chunk that was requested upstream."""
+    """Reads one stream. `strip_usage`, `strip_details`: the client did not ask for what was requested upstream."""
 
     __slots__ = (
         "_dialect",
         "_pending",
         "_splitter",
+        "_strip_details",
         "_strip_usage",
         "_tracker",
-        "details_event",
+        "details",
         "ended",
         "error_event",
-        "finish_event",
+        "finish_reason",
         "started",
-        "usage_event",
+        "usage",
     )
 
-    def __init__(self, dialect: Dialect, *, strip_usage: bool) -> None:
+    def __init__(self, dialect: Dialect, *, strip_usage: bool, strip_details: bool) -> None:
         self._dialect = dialect
         self._strip_usage = strip_usage
+        self._strip_details = strip_details
         self._splitter = EventSplitter()
         self._tracker = ToolCallTracker(dialect.name)
         self._pending = b""  # events before the first real one
         self.started = False  # a real event has passed
-        self.ended = False  # the dialect's own end marker has passed
+        self.ended = False  # the dialect's own end has passed
         self.error_event: bytes | None = None
-        self.usage_event: bytes | None = None
-        self.details_event: bytes | None = None
-        self.finish_event: bytes | None = None
+        self.usage: bytes | None = None  # raw JSON
+        self.details: bytes | None = None
+        self.finish_reason: str | None = None
+
+    @property
+    def closed_tool_calls(self) -> tuple[str, ...]:
+        return tuple(call.name for call in self._tracker.closed)
 
     def feed(self, data: bytes) -> bytes:
         """The bytes that may go to the client now. Sets `error_event` instead when the engine reports a failure."""
@@ -51,28 +56,47 @@ class StreamObserver:
             return b""
         dialect = self._dialect
         if dialect.may_hold_error(events):
-            self.error_event = next((event for event in split_events(events) if dialect.is_error(event)), None)
+            self.error_event = next((event for event in split_blocks(events) if dialect.is_error(event)), None)
             if self.error_event is not None:
                 return b""
         if not self.started:
-            self._pending += events
-            if not dialect.has_real_event(self._pending):
+            events = self._pending + events
+            if not dialect.has_real_event(events):
+                self._pending = events
                 return b""
             self.started = True
-            events, self._pending = self._pending, b""
+            self._pending = b""
         return self._notice(events)
 
-    @property
-    def closed_tool_calls(self) -> tuple[str, ...]:
-        return tuple(call.name for call in self._tracker.closed)
-
     def _notice(self, events: bytes) -> bytes:
-        if _USAGE in events or _SGLEXT in events or self._dialect.usage_marker in events:
-            events = self._take_usage(events)
-        if self._dialect.finish_marker in events:
-            self.finish_event = events
+        dialect = self._dialect
+        if dialect.finish_marker in events:
+            self._read_finish(events)
         if self._tracker.concerns(events):
             self._tracker.feed(events)
-        if self._dialect.end_marker in events:
+        if dialect.has_end(events):
             self.ended = True
+        if dialect.may_hold_usage(events) or _SGLEXT in events:
+            return self._take_usage(events)
         return events
+
+    def _read_finish(self, events: bytes) -> None:
+        for event in split_blocks(events):
+            self.finish_reason = self._dialect.finish_reason(event) or self.finish_reason
+
+    def _take_usage(self, events: bytes) -> bytes:
+        """Read usage and cache details, and cut what the client did not ask for."""
+        kept: list[bytes] = []
+        for event in split_blocks(events):
+            found = self._dialect.usage(event)
+            if found is not None:
+                self.usage = self._dialect.merge_usage(self.usage, found)
+            self.details = details(event) or self.details
+            if self._strip_usage and is_usage_only_chunk(event):
+                continue
+            if self._strip_details and _SGLEXT in event:
+                if is_details_only_chunk(event):
+                    continue
+                event = strip_member(event, "sglext")
+            kept.append(event + b"\n\n")
+        return b"".join(kept)

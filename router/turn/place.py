@@ -51,14 +51,10 @@ def place(
     _require(pool, fleet, failed)
     decision = pool.policy.decide(turn, fleet, now_ms, rng, explain)
     workers = pool.workers
-    return Placement(
-        decision, workers[decision.chosen.prefill.worker_id], workers[decision.chosen.decode.worker_id]
-    )
+    return Placement(decision, workers[decision.chosen.prefill.worker_id], workers[decision.chosen.decode.worker_id])
 
 
-def snapshot(
-    pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: AbstractSet[str], now_ms: float
-) -> Fleet:
+def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: AbstractSet[str], now_ms: float) -> Fleet:
     """The candidates of this moment: ready workers whose breaker lets them through, one entry a rank."""
     prefills: list[Prefill] = []
     decodes: list[Decode] = []

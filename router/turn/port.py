@@ -64,6 +64,7 @@ class ClientPort:
         self._written_ms = clock()
         self._timer: asyncio.TimerHandle | None = None
         self._early_headers: Callable[[], list[Header]] = list
+        self._pause: Callable[[], None] | None = None
 
     @property
     def head_sent(self) -> bool:
@@ -84,34 +85,31 @@ class ClientPort:
     def write(self, events: bytes) -> None:
         self._written_ms = self._clock()
         self._down.write(events)
-        if not self._down.writable:
+        if self._pause is not None and not self._down.writable:
             self._pause()
 
     def finish_stream(self) -> None:
-        self._close()
+        self.close()
         self._down.finish()
 
     def respond(self, status: int, headers: list[Header], body: bytes) -> None:
         """A whole reply at once. After early headers only an abort can say that it failed."""
         self.committed = True
-        self._close()
+        self.close()
         if self._head_sent:
             self._down.abort()
         else:
             self._down.respond(status, headers, body)
 
     def abort(self) -> None:
-        self._close()
+        self.close()
         self._down.abort()
 
     def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
         self._pause = pause
         self._down.on_writable = resume
 
-    def _pause(self) -> None:
-        """Nothing to slow down until a try says how."""
-
-    def _close(self) -> None:
+    def close(self) -> None:
         self.closed = True
         if self._timer:
             self._timer.cancel()
@@ -127,6 +125,7 @@ class ClientPort:
         if not self._head_sent:
             self._head_sent = True
             self._down.start(200, _STREAM_HEADERS + self._early_headers())
+            self._down.flush()
         silent_s = (self._clock() - self._written_ms) / 1000
         if silent_s >= self._timeouts.keep_alive_s * 0.99:
             self._on_keep_alive()

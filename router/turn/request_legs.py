@@ -66,7 +66,7 @@ def _leg(turn: Turn, worker: Worker, edit: Edit, hide_client_key: bool, override
     head = build_head(
         b"POST",
         _target(turn),
-        worker.origin.host_header,
+        worker.origin.authority.encode(),
         turn.request.headers,
         sum(map(len, parts)),
         drop=_dropped(worker, worker.adapter, hide_client_key),

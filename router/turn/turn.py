@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from costmodel.values import Turn as CostTurn
-from router.body.scan import Scanned
+from router.body.scanned import Scanned
 from router.dialects.dialect import Dialect
 from router.fleet.pool import Pool
+from router.threads.lineage import State
 from router.threads.sighting import Sighting
 from router.turn.attempt import Attempt
 from router.wire.request import HotRequest
@@ -19,7 +20,7 @@ class Turn:
     request_id: str
     request: HotRequest
     dialect: Dialect
-    scanned: Scanned
+    scanned: Scanned[State]
     sighting: Sighting
     pool: Pool
     arrived_ms: float
@@ -28,15 +29,14 @@ class Turn:
     failed: set[str] = field(default_factory=set)  # workers that failed this turn: never tried again
     attempt: Attempt | None = None  # the running or last try
 
-    @property
-    def cost_turn(self) -> CostTurn:
-        """What the policy hears."""
-        sighting = self.sighting
-        return CostTurn(
-            sighting.thread,
-            sighting.prompt_tokens,
-            sighting.expected_output_tokens,
-            sighting.first_call,
-            sighting.prefill_before,
-            sighting.decode_before,
-        )
+
+def cost_turn(sighting: Sighting) -> CostTurn:
+    """What the policy hears of a turn."""
+    return CostTurn(
+        sighting.thread,
+        sighting.prompt_tokens,
+        sighting.expected_output_tokens,
+        sighting.first_call,
+        sighting.prefill_before,
+        sighting.decode_before,
+    )

@@ -1,7 +1,7 @@
 """A reply sent through plain ASGI: the slow, obvious twin of `TransportDownstream`, for any ASGI server and test client.
 
 Synchronous calls append to a queue; `pump`, one task's body, sends it. ASGI cannot reset a connection: `abort` makes the
-application raise `ReplyAborted`, on which servers break the connection without ending the message.
+application raise `ReplyAborted`, on which servers break the connection without ending the message (before `start`: answer 500).
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class AsgiDownstream:
 
     def abort(self) -> None:
         if not self.done:
+            self.flush()  # a server that has sent no head yet would answer with one of its own
             self.aborted = True
             self.on_disconnect = self.on_writable = None
             self._wake.set()
@@ -110,7 +111,7 @@ class AsgiDownstream:
     async def pump(self, send: Send) -> None:
         """Send what is queued until the reply is done. Raises ReplyAborted."""
         while not self.disconnected:
-            if self.aborted:
+            if self.aborted and not (self._queue and self._queue[0]["type"] == "http.response.start"):
                 raise ReplyAborted
             if self._queue:
                 message = self._queue.popleft()

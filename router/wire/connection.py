@@ -63,7 +63,7 @@ class UpstreamConnection(asyncio.Protocol):
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    def send(self, exchange: Exchange, head: bytes, body: Sequence[bytes]) -> None:
+    def send(self, exchange: Exchange, head: bytes, body: Sequence[bytes | memoryview]) -> None:
         """Write one request. The body's parts are handed to the transport as they are: big ones are not joined or copied."""
         transport = self._transport
         assert transport is not None

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from socket import socket
 from types import FrameType
 from typing import Any, cast
@@ -27,6 +27,18 @@ _BACKLOG = 4096
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server, except that a signal ends in a normal return and that nothing outlives the drain."""
+
+    on_started: Callable[[], None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, also where 0 was asked for. Only once started."""
+        return int(self.servers[0].sockets[0].getsockname()[1])
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.on_started is not None:
+            self.on_started()
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         await super().shutdown(sockets)

@@ -60,7 +60,7 @@ class UpstreamPool:
         self,
         origin: Origin,
         head: bytes,
-        body: Sequence[bytes],
+        body: Sequence[bytes | memoryview],
         sink: ReplySink,
         *,
         first_byte_timeout_s: float,
@@ -152,7 +152,7 @@ class UpstreamPool:
 
     # new connections
 
-    def _connect(self, origin: Origin, exchange: Exchange, head: bytes, body: Sequence[bytes]) -> None:
+    def _connect(self, origin: Origin, exchange: Exchange, head: bytes, body: Sequence[bytes | memoryview]) -> None:
         assert self._loop is not None
         if self.open_connections >= self.max_connections and not self._evict():
             error = ConnectFailed(f"all {self.max_connections} connections to engines are in use (max_connections)")
@@ -172,7 +172,7 @@ class UpstreamPool:
         oldest.close()
         return True
 
-    async def _open_and_send(self, origin: Origin, exchange: Exchange, head: bytes, body: Sequence[bytes]) -> None:
+    async def _open_and_send(self, origin: Origin, exchange: Exchange, head: bytes, body: Sequence[bytes | memoryview]) -> None:
         assert self._loop is not None
         loop = self._loop
         tls = self._tls_context() if origin.tls else None

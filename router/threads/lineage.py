@@ -1,0 +1,135 @@
+"""Lineages: for each message one digest that names everything up to it.
+
+`chain` runs over the canonical messages alone, so that it can be resumed in the middle of a body whose tools come last; the
+head (model, tools, system prompt, cache namespace) is mixed into every digest at the end. Equal digests mean equal prompts up
+to there; 64 bits, made of xxh3.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+import xxhash
+from msgspec import Raw
+
+from router.body.recency import RecentMap
+from router.body.scanned import Scanned
+from router.dialects.dialect import DialectName
+from router.threads.canon import Canonical, canonical_json, canonical_message, canonical_system, canonical_text
+
+_PROMPT_BLOCK_BYTES = 2048  # a completion prompt has no messages: its raw text is cut here
+_NO_DIGEST = b"\0" * 16
+_SIGN = 1 << 63
+_ABSENT = Canonical(_NO_DIGEST, 0, False)
+
+
+class State(msgspec.Struct, frozen=True, gc=False):
+    """Where a lineage stands after some message: what a memo keeps. The head is not part of it."""
+
+    chain: int = 0  # unsigned
+    positions: int = 0  # messages that have a canonical form
+    size: int = 0  # their canonical bytes
+    media: bool = False
+
+
+START = State()
+
+
+class Lineage(NamedTuple):
+    """`digests[i]` belongs to position `base.positions + 1 + i`: only what was parsed. `sizes` are cumulative, with the head.
+
+    Positions from `open_from` on are not fixed yet: their text goes on in the thread's next request (a completion prompt).
+    """
+
+    head: int  # digest of position 0, signed
+    head_size: int
+    base: State
+    base_digest: int  # of position `base.positions`
+    digests: list[int]
+    sizes: list[int]
+    media: bool
+    open_from: int | None
+    states: list[State]  # after each parsed message, also those without a canonical form
+
+
+class Tracer:
+    """Turns scans into lineages. Remembers the canonical form of recent raw messages, tools and systems, by their hash."""
+
+    def __init__(self, capacity: int = 16_384) -> None:
+        self._forms: RecentMap[bytes, Canonical] = RecentMap(capacity)
+
+    def trace(self, scanned: Scanned[State]) -> Lineage:
+        head, head_size = self._head(scanned)
+        base = scanned.checkpoint.state if scanned.checkpoint is not None else START
+        states: list[State] = []
+        digests: list[int] = []
+        sizes: list[int] = []
+        state = base
+        for form in self._forms_of(scanned):
+            if form is not None:
+                state = advance(state, form)
+                digests.append(signed(state.chain ^ head))
+                sizes.append(head_size + state.size)
+            states.append(state)
+        open_from = state.positions if scanned.dialect.name is DialectName.COMPLETIONS and digests else None
+        base_digest = signed(base.chain ^ head)
+        return Lineage(signed(head), head_size, base, base_digest, digests, sizes, state.media, open_from, states)
+
+    def _forms_of(self, scanned: Scanned[State]) -> list[Canonical | None]:
+        prompt = scanned.prompt
+        if prompt is None:
+            return [self._message(raw) for raw in scanned.messages]
+        if scanned.dialect.name is DialectName.COMPLETIONS:
+            return _prompt_blocks(bytes(prompt) if isinstance(prompt, Raw) else prompt.encode())
+        return [canonical_text(prompt)]
+
+    def _message(self, raw: Raw) -> Canonical | None:
+        key = xxhash.xxh3_128_digest(raw)
+        form = self._forms.get(key)
+        if form is None:
+            form = canonical_message(raw)
+            if form is not None:
+                self._forms.put(key, form)
+        return form
+
+    def _head(self, scanned: Scanned[Any]) -> tuple[int, int]:
+        """Digest (unsigned) and canonical size of what a prompt begins with."""
+        tools, system = scanned.tools, scanned.system
+        kinds = (self._part(b"tools", tools, canonical_json), self._part(b"system", system, canonical_system))
+        named = scanned.model.encode("utf-8", "surrogatepass")
+        if space := scanned.cache_namespace:
+            named += b"\0" + msgspec.json.encode(space)
+        if scanned.members.previous_response_id is not msgspec.UNSET:
+            named += b"\1" + msgspec.json.encode(scanned.members.previous_response_id)
+        digest = xxhash.xxh3_64_intdigest(kinds[0].digest + kinds[1].digest + named)
+        return digest, kinds[0].size + kinds[1].size
+
+    def _part(self, kind: bytes, raw: Raw | bytes | None, form_of: Any) -> Canonical:
+        if raw is None or len(raw) <= 2:  # "" and [] say as little as nothing
+            return _ABSENT
+        key = kind + xxhash.xxh3_128_digest(raw)
+        form = self._forms.get(key)
+        if form is None:
+            form = form_of(raw)
+            self._forms.put(key, form)
+        return form
+
+
+def advance(state: State, form: Canonical) -> State:
+    """The state after one more message."""
+    chain = xxhash.xxh3_64_intdigest(form.digest, state.chain)
+    return State(chain, state.positions + 1, state.size + form.size, state.media or form.media)
+
+
+def signed(digest: int) -> int:
+    """An unsigned 64-bit value as the signed one that arrays and the index hold."""
+    return (digest ^ _SIGN) - _SIGN
+
+
+def _prompt_blocks(raw: bytes) -> list[Canonical | None]:
+    """A raw prompt (text, ids or a batch) in blocks, without its closing quote or bracket, so that a prompt that grows keeps
+    all blocks but the last."""
+    raw = raw[:-1]
+    blocks = (raw[start : start + _PROMPT_BLOCK_BYTES] for start in range(0, len(raw), _PROMPT_BLOCK_BYTES))
+    return [Canonical(xxhash.xxh3_128_digest(block), len(block), False) for block in blocks]

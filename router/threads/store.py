@@ -1,0 +1,363 @@
+"""The threads that this gateway remembers: finds the one that a request belongs to and keeps what was learned of it.
+
+A request is matched by its lineage, deepest known position first; the client's key only decides between threads and groups
+them. Bounded in bytes, least recently used first; forgetting costs routing quality, nothing else. Knows no HTTP and no engines.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from typing import NamedTuple
+
+import msgspec
+import xxhash
+
+from costmodel.values import WorkerKey
+from engine_adapters.base import ReplyFacts
+from router.body.scan import Scanner
+from router.body.scanned import Scanned
+from router.threads.canon import canonical_message
+from router.threads.estimate import Estimator, blend
+from router.threads.keys import ThreadHints
+from router.threads.lineage import START, State, Tracer, advance, signed
+from router.threads.sighting import Kind, Sighting, TokenCounts
+from router.threads.thread import Group, Thread
+
+_UNSIGNED = (1 << 64) - 1
+_SIBLINGS = 64  # threads of one session that are looked at for one request
+
+
+class _Prompt(NamedTuple):
+    """A request's whole lineage, and the deepest position that some thread has, with that thread."""
+
+    digests: array[int]
+    sizes: array[int]
+    fixed: int
+    media: bool
+    known: int  # positions
+    owner: Thread | None
+
+
+class _Match(NamedTuple):
+    kind: Kind
+    thread: Thread | None  # the one that goes on
+    origin: Thread | None  # the one that a new thread comes from
+
+
+class ThreadStore:
+    """All calls are plain, from one loop. Times in ms of one clock."""
+
+    def __init__(self, scanner: Scanner[State], *, max_bytes: int = 64 * 1024 * 1024, resume_gap_s: float = 60.0) -> None:
+        self._scanner = scanner
+        self._max_bytes = max_bytes
+        self._resume_gap_ms = resume_gap_s * 1000
+        self._tracer = Tracer()
+        self._estimator = Estimator()
+        self._threads: OrderedDict[str, Thread] = OrderedDict()
+        self._owners: dict[int, Thread] = {}  # digest of a position -> the thread that had it last
+        self._groups: dict[str, Group] = {}  # by client key
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    @property
+    def used_bytes(self) -> int:
+        return self._bytes
+
+    def get(self, thread_id: str) -> Thread | None:
+        return self._threads.get(thread_id)
+
+    def newest(self, limit: int) -> list[Thread]:
+        """Up to `limit` threads, most recently used first."""
+        return [thread for thread, _ in zip(reversed(self._threads.values()), range(limit), strict=False)]
+
+    def observe(self, scanned: Scanned[State], hints: ThreadHints, now_ms: float) -> Sighting:
+        """Recognise a request and remember it. Concurrent requests see each other at once."""
+        prompt = self._prompt(scanned)
+        match = self._match(prompt, hints, now_ms)
+        thread = match.thread
+        if thread is None:
+            thread = self._begin(prompt, match, hints, scanned.model, now_ms)
+            idle_ms, reply_known = 0.0, False
+        else:
+            idle_ms = max(now_ms - thread.seen_ms, 0.0)
+            reply_known = self._go_on(thread, prompt, match.kind, now_ms)
+            thread.epoch = hints.epoch
+        self._evict(thread)
+        return self._sighting(thread, match, prompt, scanned, idle_ms, reply_known)
+
+    def look(self, scanned: Scanned[State], hints: ThreadHints, now_ms: float) -> Sighting:
+        """What `observe` would say, without remembering the request."""
+        prompt = self._prompt(scanned)
+        match = self._match(prompt, hints, now_ms)
+        thread = match.thread or self._named(prompt, match, hints, scanned.model, now_ms)
+        idle_ms = max(now_ms - thread.seen_ms, 0.0)
+        return self._sighting(thread, match, prompt, scanned, idle_ms, False)
+
+    def committed(self, thread_id: str, prefill: WorkerKey, decode: WorkerKey, now_ms: float) -> None:
+        """The thread's request was sent to these workers (the same one twice where prefill and decode are not apart)."""
+        thread = self._threads.get(thread_id)
+        if thread is not None:
+            thread.prefill, thread.decode, thread.placed_ms = prefill, decode, now_ms
+
+    def finished(self, thread_id: str, facts: ReplyFacts, now_ms: float, reply_message: bytes | None = None) -> None:
+        """The reply is complete. `reply_message`: its message as raw JSON, if at hand: the client's next request will most
+        likely hold it, so that its digest can be predicted."""
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            return
+        thread.seen_ms = now_ms
+        if facts.completion_tokens > 0:
+            thread.output_tokens = blend(thread.output_tokens, facts.completion_tokens)
+            self._estimator.learn_output(thread.model, facts.completion_tokens)
+        if facts.prompt_tokens > 0:
+            self.learn(thread_id, facts.prompt_tokens)
+        if reply_message is not None:
+            thread.predicted = _predict(thread, reply_message)
+
+    def learn(self, thread_id: str, prompt_tokens: int) -> None:
+        """The engine counted the prompt of the thread's last request."""
+        thread = self._threads.get(thread_id)
+        if thread is not None:
+            thread.tokens_per_byte = self._estimator.learn_prompt(thread.model, thread.sizes[-1], prompt_tokens)
+
+    def extended(self, thread_id: str, blocks: array[int], block_tokens: int) -> None:
+        """The thread's prompt was tokenised: these are its block hashes so far."""
+        thread = self._threads.get(thread_id)
+        if thread is not None:
+            self._bytes += 8 * (len(blocks) - len(thread.blocks))
+            thread.blocks, thread.block_tokens = blocks, block_tokens
+            self._evict(thread)
+
+    def _prompt(self, scanned: Scanned[State]) -> _Prompt:
+        """Trace the request; where only its end was parsed, its beginning comes from a thread that has it."""
+        lineage = self._tracer.trace(scanned)
+        base = lineage.base.positions
+        owner = self._owner_at(lineage.base_digest, base)
+        if base and owner is None:
+            scanned = self._scanner.whole(scanned)
+            lineage = self._tracer.trace(scanned)
+            base, owner = 0, self._owner_at(lineage.head, 0)
+        if scanned.walk is not None:
+            self._scanner.remember(scanned, lineage.states)
+        if base and owner is not None:
+            digests, sizes = owner.digests[: base + 1], owner.sizes[: base + 1]
+        else:
+            digests, sizes = array("q", (lineage.head,)), array("I", (lineage.head_size,))
+        digests.extend(lineage.digests)
+        sizes.extend(lineage.sizes)
+        known = base + 1 if owner is not None else 0
+        owners = self._owners
+        for position in range(len(lineage.digests) - 1, -1, -1):
+            found = owners.get(lineage.digests[position])
+            if found is not None:
+                owner, known = found, base + position + 2
+                break
+        fixed = len(digests) if lineage.open_from is None else lineage.open_from
+        return _Prompt(digests, sizes, fixed, lineage.media, known, owner)
+
+    def _owner_at(self, digest: int, position: int) -> Thread | None:
+        owner = self._owners.get(digest)
+        return owner if owner is not None and len(owner.digests) > position and owner.digests[position] == digest else None
+
+    def _match(self, prompt: _Prompt, hints: ThreadHints, now_ms: float) -> _Match:
+        owner, digests = prompt.owner, prompt.digests
+        group = self._groups.get(hints.key) if hints.key is not None else None
+        if owner is not None and _same_key(owner, hints) and _continues(owner, prompt):
+            return self._going_on(owner, digests, now_ms)
+        if group is not None and (own := _best(group, hints, digests)) is not None:
+            return self._going_on(own, digests, now_ms)
+        if group is not None and hints.names_thread and (before := _rewritten(group, prompt, hints)) is not None:
+            return _Match(Kind.COMPACTED, None, before)
+        if owner is not None and _leaves(owner, prompt):
+            return _Match(Kind.FORK, None, owner)
+        return _Match(Kind.NEW, None, None)
+
+    def _going_on(self, thread: Thread, digests: array[int], now_ms: float) -> _Match:
+        if thread.equals(digests):
+            return _Match(Kind.RETRY, thread, None)
+        idle = now_ms - thread.seen_ms > self._resume_gap_ms
+        return _Match(Kind.RESUMED if idle else Kind.CONTINUED, thread, None)
+
+    def _go_on(self, thread: Thread, prompt: _Prompt, kind: Kind, now_ms: float) -> bool:
+        """Extend a thread by a request. Whether the part after its last one begins with the predicted reply."""
+        fixed, digests = thread.fixed, prompt.digests
+        before = thread.cost_bytes
+        reply_known = len(digests) > fixed and digests[fixed] == thread.predicted
+        if kind is Kind.RETRY:
+            thread.retries += 1
+        else:
+            self._disown(thread, fixed)
+            thread.digests[fixed:] = digests[fixed:]
+            thread.sizes[fixed:] = prompt.sizes[fixed:]
+            self._own(thread, fixed)
+            thread.fixed = prompt.fixed
+            thread.retries, thread.predicted = 0, None
+            thread.first_call = kind is Kind.RESUMED
+        thread.seen_ms = now_ms
+        thread.group.threads[thread.id] = thread.group.threads.pop(thread.id)
+        self._threads.move_to_end(thread.id)
+        self._bytes += thread.cost_bytes - before
+        return reply_known
+
+    def _begin(self, prompt: _Prompt, match: _Match, hints: ThreadHints, model: str, now_ms: float) -> Thread:
+        thread = self._named(prompt, match, hints, model, now_ms)
+        if match.kind is Kind.COMPACTED and match.origin is not None:
+            match.origin.successors += 1
+        group = thread.group
+        for key in (hints.key, hints.group):
+            if key is not None and key not in self._groups:
+                self._groups[key] = group
+                group.keys.add(key)
+        group.threads[thread.id] = thread
+        self._threads[thread.id] = thread
+        self._own(thread, 0)
+        self._bytes += thread.cost_bytes
+        return thread
+
+    def _named(self, prompt: _Prompt, match: _Match, hints: ThreadHints, model: str, now_ms: float) -> Thread:
+        """A new thread, not yet remembered."""
+        origin = match.origin
+        thread_id = self._free_id(prompt, match, hints)
+        group = self._group(hints, origin, thread_id, now_ms)
+        thread = Thread(thread_id, group, prompt.digests[:], prompt.sizes[:], fixed=prompt.fixed, model=model, now_ms=now_ms)
+        thread.key, thread.epoch = hints.key, hints.epoch
+        if origin is None:
+            thread.parent = self._spawner(hints, group)
+        else:
+            thread.parent = origin.id
+            thread.prefill, thread.decode, thread.placed_ms = origin.prefill, origin.decode, origin.placed_ms
+            thread.tokens_per_byte, thread.output_tokens = origin.tokens_per_byte, origin.output_tokens
+        return thread
+
+    def _free_id(self, prompt: _Prompt, match: _Match, hints: ThreadHints) -> str:
+        """Of a thread key the same in every gateway and after a restart, as long as its head stays; else of the request."""
+        if match.kind is Kind.COMPACTED and match.origin is not None:
+            stem, _, number = match.origin.id.partition(".")
+            names = (f"{stem}.{n}" for n in range(int(number or 1) + 1, 1 << 30))
+        else:
+            anchor = prompt.digests[0] if hints.names_thread and match.kind is Kind.NEW else prompt.digests[-1]
+            text = f"{hints.key or ''} {anchor}".encode("utf-8", "surrogatepass")
+            names = (f"{xxhash.xxh3_64_intdigest(text, salt) >> 16:012x}" for salt in range(1 << 30))
+        return next(name for name in names if name not in self._threads)
+
+    def _group(self, hints: ThreadHints, origin: Thread | None, thread_id: str, now_ms: float) -> Group:
+        for key in (hints.key, hints.parent, hints.group):
+            if key is not None and (group := self._groups.get(key)) is not None:
+                return group
+        if hints.key is None and origin is not None:
+            return origin.group
+        return Group(hints.group or hints.key or thread_id, now_ms)
+
+    def _spawner(self, hints: ThreadHints, group: Group) -> str | None:
+        """The thread that spawned a new one: named by the client, or the first of a session whose threads share one key."""
+        if hints.parent is not None:
+            return next((thread.id for thread in reversed(group.threads.values()) if thread.key == hints.parent), None)
+        if hints.key is None or hints.names_thread:
+            return None
+        return next((thread.id for thread in group.threads.values() if thread.parent is None), None)
+
+    def _own(self, thread: Thread, start: int) -> None:
+        owners = self._owners
+        for digest in thread.digests[start:]:
+            owners[digest] = thread
+
+    def _disown(self, thread: Thread, start: int) -> None:
+        owners = self._owners
+        for digest in thread.digests[start:]:
+            if owners.get(digest) is thread:
+                del owners[digest]
+
+    def _evict(self, kept: Thread) -> None:
+        """Forget the least recently used threads until the bound holds; never the one in use."""
+        while self._bytes > self._max_bytes:
+            thread = next(iter(self._threads.values()))
+            if thread is kept:
+                return
+            del self._threads[thread.id]
+            self._disown(thread, 0)
+            self._bytes -= thread.cost_bytes
+            group = thread.group
+            del group.threads[thread.id]
+            if not group.threads:
+                for key in group.keys:
+                    del self._groups[key]
+
+    def _sighting(
+        self, thread: Thread, match: _Match, prompt: _Prompt, scanned: Scanned[State], idle_ms: float, reply_known: bool
+    ) -> Sighting:
+        tokens = TokenCounts(prompt.sizes, thread.tokens_per_byte or self._estimator.tokens_per_byte(thread.model))
+        output = thread.output_tokens or self._estimator.output_tokens(thread.model)
+        limit = scanned.max_output_tokens
+        return Sighting(
+            thread.id,
+            thread.group.name,
+            match.kind,
+            thread.first_call,
+            prompt.digests,
+            tokens,
+            prompt.known,
+            tokens[prompt.known - 1] if prompt.known else 0,
+            prompt.media,
+            thread.parent,
+            thread.group.started_ms,
+            idle_ms,
+            thread.retries,
+            round(output if limit is None else max(min(output, limit), 1)),
+            thread.prefill,
+            thread.decode,
+            thread.placed_ms,
+            reply_known,
+            thread.blocks,
+            thread.block_tokens,
+        )
+
+
+def _same_key(thread: Thread, hints: ThreadHints) -> bool:
+    return thread.key == hints.key or thread.key is None or hints.key is None
+
+
+def _continues(thread: Thread, prompt: _Prompt) -> bool:
+    """Whether the deepest known position is where the thread stopped."""
+    return thread.begins(prompt.digests) or thread.equals(prompt.digests)
+
+
+def _leaves(thread: Thread, prompt: _Prompt) -> bool:
+    """Whether a lineage has the thread's first request in common. Less is a shared preamble, and exactly that is the same
+    question asked again."""
+    known = prompt.known
+    return known > 1 and known > thread.first_end + (known == len(prompt.digests))
+
+
+def _best(group: Group, hints: ThreadHints, digests: array[int]) -> Thread | None:
+    """The thread of this key that a lineage continues the furthest, though another session may have had the same since."""
+    best: Thread | None = None
+    for thread, _ in zip(reversed(group.threads.values()), range(_SIBLINGS), strict=False):
+        if thread.key != hints.key:
+            continue
+        if thread.equals(digests):
+            return thread
+        if thread.begins(digests) and (best is None or thread.fixed > best.fixed):
+            best = thread
+    return best
+
+
+def _rewritten(group: Group, prompt: _Prompt, hints: ThreadHints) -> Thread | None:
+    """The client thread whose history this request replaces by a shorter one, with the same head."""
+    for thread in reversed(group.threads.values()):
+        if thread.key == hints.key and thread.digests[0] == prompt.digests[0]:
+            shorter = prompt.sizes[-1] < thread.sizes[-1]
+            return thread if shorter or thread.epoch != hints.epoch else None
+    return None
+
+
+def _predict(thread: Thread, reply_message: bytes) -> int | None:
+    """The digest of the next position, if it is this message."""
+    form = canonical_message(reply_message)
+    if form is None:
+        return None
+    head = thread.digests[0] & _UNSIGNED
+    end = msgspec.structs.replace(START, chain=(thread.digests[-1] & _UNSIGNED) ^ head)
+    return signed(advance(end, form).chain ^ head)

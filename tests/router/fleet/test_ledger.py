@@ -1,0 +1,52 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine_adapters.base import LoadReport
+from router.fleet.ledger import Ledger
+
+
+def test_two_turns_in_the_same_millisecond_see_each_other():
+    ledger = Ledger()
+    ledger.book_prefill(1, 1000, 0)
+    assert ledger.load(0, 0.1).queued_uncached_tokens == 1000
+    ledger.book_prefill(2, 500, 0)
+    assert ledger.load(0, 0.1).queued_uncached_tokens == 1500
+
+
+def test_work_is_worked_off_at_the_measured_rate_but_never_beyond_the_head():
+    ledger = Ledger()
+    ledger.book_prefill(1, 1000, 0)
+    ledger.book_prefill(2, 500, 0)
+    assert ledger.load(50, 0.1).queued_uncached_tokens == 1000
+    assert ledger.load(10_000, 0.1).queued_uncached_tokens == 500  # the head is done, the next not known to have begun
+
+
+def test_a_report_and_the_own_bookings_are_not_added_up():
+    ledger = Ledger()
+    ledger.book_prefill(1, 1000, 0)
+    ledger.reported(LoadReport(0, 2, 1, waiting_uncached_tokens=700, kv_tokens_used=10, kv_tokens_capacity=100), 5)
+    load = ledger.load(5, 1e9)
+    assert load.queued_uncached_tokens == pytest.approx(1000)
+    assert (load.running_requests, load.waiting_requests, load.kv_tokens_capacity) == (2, 1, 100)
+    ledger.settle_prefill(1, 6)
+    assert ledger.load(7, 0.1).queued_uncached_tokens == 700
+    assert ledger.load(9, 0.1).age_ms == 4
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.floats(0, 1e6)), max_size=60))
+def test_nothing_is_left_when_everything_is_settled(steps):
+    ledger = Ledger()
+    for books, turn, tokens in steps:
+        if books:
+            ledger.book_prefill(turn + 100 * len(steps), tokens, 0)
+            ledger.book_decode(turn, 1)
+        else:
+            ledger.settle_prefill(turn + 100 * len(steps), 1)
+            ledger.settle_decode(turn)
+        assert ledger.load(1, 0.5).queued_uncached_tokens >= 0
+    for turn in range(6):
+        ledger.settle_prefill(turn + 100 * len(steps), 2)
+        ledger.settle_decode(turn)
+    assert ledger.inflight == 0
+    assert ledger.load(3, 0.5).queued_uncached_tokens == 0
