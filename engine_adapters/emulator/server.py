@@ -8,12 +8,12 @@ import signal
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from engine_adapters.emulator.model.params import EngineRole
 from engine_adapters.emulator.wire.app import EmulatorApp
+from engine_adapters.emulator.wire.bootstrap import BootstrapApp
 from engine_adapters.emulator.wire.http import TRANSPORT_KEY
 from engine_adapters.emulator.worker.options import WorkerOptions
 from engine_adapters.emulator.worker.worker import Worker
-
-_STOP_S = 1.0
 
 
 class EmulatorProtocol(HttpToolsProtocol):
@@ -27,10 +27,38 @@ class EmulatorProtocol(HttpToolsProtocol):
 async def serve(options: WorkerOptions) -> None:
     """Serve until SIGTERM or SIGINT. Raises OSError when a port is taken."""
     worker = Worker(options)
+    await worker.start()
+    servers = [_server(EmulatorApp(worker), options.host, options.port)]
+    if options.params.role is EngineRole.PREFILL:
+        servers.append(_server(BootstrapApp(worker), options.host, options.bootstrap_port))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, servers)
+    try:
+        await _serve_all(servers)
+    finally:
+        await worker.stop()
+
+
+async def _serve_all(servers: list[_Server]) -> None:
+    """Until the first of them ends; the others end with it."""
+    tasks = [asyncio.create_task(server.serve()) for server in servers]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    _stop(servers)
+    await asyncio.gather(*tasks)
+
+
+def _stop(servers: list[_Server]) -> None:
+    for server in servers:
+        server.should_exit = True
+        server.force_exit = True
+
+
+def _server(app: EmulatorApp | BootstrapApp, host: str, port: int) -> _Server:
     config = uvicorn.Config(
-        EmulatorApp(worker),
-        host=options.host,
-        port=options.port,
+        app,
+        host=host,
+        port=port,
         http=EmulatorProtocol,
         ws="none",
         lifespan="off",
@@ -39,15 +67,7 @@ async def serve(options: WorkerOptions) -> None:
         timeout_keep_alive=5,
         timeout_graceful_shutdown=1,
     )
-    server = _Server(config)
-    await worker.start()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
-    try:
-        await server.serve()
-    finally:
-        await worker.stop()
+    return _Server(config)
 
 
 class _Server(uvicorn.Server):
@@ -55,7 +75,3 @@ class _Server(uvicorn.Server):
 
     def install_signal_handlers(self) -> None:
         return
-
-    def stop(self) -> None:
-        self.should_exit = True
-        self.force_exit = True

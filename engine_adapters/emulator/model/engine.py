@@ -62,6 +62,11 @@ class EngineModel:
     def idle(self) -> bool:
         return not self._live
 
+    def stage(self, rid: str) -> Stage:
+        """Where a request stands; GONE when it is not here."""
+        live = self._live.get(rid)
+        return Stage.GONE if live is None else live.stage
+
     def submit(self, request: EngineRequest, now_ms: float) -> None:
         """Take a request. Paired requests wait for `pair` (prefill engine) or `receive` (decode engine)."""
         if request.rid in self._live:

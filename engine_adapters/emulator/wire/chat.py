@@ -68,7 +68,7 @@ class ChatDialect:
 
     def refusal(self, error: BadRequest | Failure) -> dict[str, Any]:
         if isinstance(error, Failure):
-            return openai_error(error.status, error.message, str(error.status))
+            return openai_error(error.status, error.message, "BadRequestError" if error.status == 400 else str(error.status))
         return openai_error(error.status, error.message, error.kind, error.param)
 
 

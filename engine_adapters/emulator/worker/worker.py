@@ -7,14 +7,26 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 
 from engine_adapters.emulator.model.engine import EngineModel
+from engine_adapters.emulator.model.live_request import Stage
 from engine_adapters.emulator.model.params import EngineRole
-from engine_adapters.emulator.model.request import EngineRequest, Finished, FinishReason, Progress
-from engine_adapters.emulator.worker.driver import EngineDriver, OutcomeQueue
+from engine_adapters.emulator.model.request import (
+    Allocated,
+    EngineRequest,
+    Finished,
+    FinishReason,
+    Outcome,
+    Progress,
+    Transferred,
+)
+from engine_adapters.emulator.worker import failures
+from engine_adapters.emulator.worker.driver import EngineDriver, Failure, OutcomeQueue
 from engine_adapters.emulator.worker.faults import FaultPlan
 from engine_adapters.emulator.worker.job import Finish, Job, Step
 from engine_adapters.emulator.worker.journal import Journal
 from engine_adapters.emulator.worker.kv_publisher import KvPublisher
 from engine_adapters.emulator.worker.options import WorkerOptions
+from engine_adapters.emulator.worker.prefill_link import PrefillGone, PrefillLink
+from engine_adapters.emulator.worker.rooms import RoomResult, Rooms
 from engine_adapters.prompt.template import PromptTemplate
 from engine_adapters.prompt.tokenizer import Tokenizer
 from kvtier.hashing.sglang import event_ids
@@ -35,6 +47,8 @@ class Worker:
             options.kv_port, options.kv_replay_port, self.params.page_tokens, options.kv_topic, options.kv_buffer_steps
         )
         self.driver = EngineDriver(EngineModel(self.params), _now_ms, self.publisher.publish)
+        self.rooms = Rooms(self.driver.pair)
+        self._link = PrefillLink(options.bootstrap_port, options.handshake_attempts, options.handshake_gap_ms)
 
     async def start(self) -> None:
         await self.publisher.start()
@@ -52,21 +66,29 @@ class Worker:
         """
         queue = OutcomeQueue()
         open_jobs = {job.rid: job for job in jobs}
+        transfers: list[asyncio.Task[None]] = []
         try:
             for job in jobs:
-                self.driver.submit(self._request(job), queue)
+                self._submit(job, queue)
             while open_jobs:
-                outcome = await queue.get()
+                outcome = await self._next(queue, open_jobs)
                 job = open_jobs[outcome.rid]
-                if isinstance(outcome, Progress) and outcome.output_tokens < self._spoken(job):
+                if isinstance(outcome, Allocated):
+                    transfers.append(asyncio.create_task(self._await_kv(job, outcome.resident_tokens), name=f"kv-{job.rid}"))
+                elif isinstance(outcome, Transferred) and job.bootstrap is not None:
+                    self.rooms.settle(job.bootstrap.room, RoomResult(outcome.cached))
+                elif isinstance(outcome, Progress) and outcome.output_tokens < self._spoken(job):
                     yield Step(job, outcome.output_tokens, outcome.cached.device, outcome.cached.host)
                 elif isinstance(outcome, Finished):
                     del open_jobs[outcome.rid]
                     finish = self._finish(job, outcome)
                     yield Step(job, outcome.output_tokens, outcome.cached.device, outcome.cached.host, finish)
         finally:
-            for rid in open_jobs:
-                self.driver.abort(rid)
+            for task in transfers:
+                task.cancel()
+            for job in jobs:
+                self._leave(job)
+            await asyncio.gather(*transfers, return_exceptions=True)
 
     def abort(self, rid: str, *, everything: bool = False) -> None:
         """Abort every request whose id starts with `rid`, as SGLang does."""
@@ -83,11 +105,62 @@ class Worker:
             await asyncio.sleep(0.02)
         return True
 
+    def _submit(self, job: Job, queue: OutcomeQueue) -> None:
+        disaggregated = self.params.role is not EngineRole.UNIFIED
+        if disaggregated and job.bootstrap is None:
+            raise Failure(
+                400, f"Invalid request: Disaggregated request received without bootstrap room id. req.rid={job.rid!r}"
+            )
+        if job.rid in self.driver.model:
+            raise ValueError(f"Duplicate request ID detected: {job.rid}")
+        self.driver.submit(self._request(job), queue)
+        if self.params.role is EngineRole.PREFILL and job.bootstrap is not None and not job.bootstrap.fake:
+            self.rooms.announce(job.bootstrap.room, job.rid)
+
+    async def _next(self, queue: OutcomeQueue, open_jobs: dict[str, Job]) -> Outcome:
+        """The next outcome; a prefill half that waits for its partner gives up after a time."""
+        waits = [rid for rid in open_jobs if self.driver.model.stage(rid) is Stage.BOOTSTRAP]
+        if not waits:
+            return await queue.get()
+        try:
+            async with asyncio.timeout(self.options.pair_timeout_ms / 1000.0):
+                return await queue.get()
+        except TimeoutError as error:
+            job = open_jobs[waits[0]]
+            raise Failure(500, failures.bootstrap_timed_out(job, self.options.pair_timeout_ms / 1000.0)) from error
+
+    async def _await_kv(self, job: Job, resident_tokens: int) -> None:
+        """Decode half: wait for the prefill half's KV and tell the engine. Some KV never comes, as with the real engine."""
+        assert job.bootstrap is not None
+        try:
+            async with asyncio.timeout(self.options.pair_timeout_ms / 1000.0):
+                result = await self._link.await_kv(job.bootstrap, resident_tokens)
+        except TimeoutError:
+            self.driver.fail(job.rid, Failure(500, failures.transfer_timed_out(job, self.options.pair_timeout_ms / 1000.0)))
+            return
+        except PrefillGone as gone:
+            if gone.reached:
+                await asyncio.sleep(self.options.lost_peer_ms / 1000.0)
+            message = failures.peer_lost(job, gone.address) if gone.reached else failures.handshake_failed(job)
+            self.driver.fail(job.rid, Failure(500, message))
+            return
+        if result.error is not None:
+            self.driver.fail(job.rid, Failure(500, failures.transfer_failed(job, result.error)))
+        elif job.bootstrap.room != 0 and job.samples == 1:
+            self.driver.receive(job.rid, result.cached)
+
+    def _leave(self, job: Job) -> None:
+        """Whatever is left of a job ends here; its decode partner is told."""
+        self.driver.abort(job.rid)
+        if self.params.role is EngineRole.PREFILL and job.bootstrap is not None:
+            self.rooms.settle(job.bootstrap.room, RoomResult(error="Aborted by AbortReq."))
+
     def _spoken(self, job: Job) -> int:
         return 1 if self.params.role is EngineRole.PREFILL else len(job.plan.token_ids)
 
     def _request(self, job: Job) -> EngineRequest:
         tokens = job.prompt_ids + job.plan.token_ids[:-1]
+        fake = job.bootstrap is not None and job.bootstrap.fake
         pages = event_ids(tokens, self.params.page_tokens, cache_salt=job.cache_salt)
         return EngineRequest(
             rid=job.rid,
@@ -97,6 +170,8 @@ class Worker:
             pages=pages,
             tokens=tokens,
             namespace=f"{job.extra_key or ''}\0{job.cache_salt or ''}",
+            keep=not fake,
+            paired=job.bootstrap is not None and not fake,
         )
 
     def _finish(self, job: Job, outcome: Finished) -> Finish:
