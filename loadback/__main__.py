@@ -17,20 +17,27 @@ Agent CLIs point at its /v1; every turn goes where it will finish first.
 
 [bold]Start here[/bold]
 
-  loadback demo                      sessions through an embedded pool, and what became of each turn
+  loadback demo               sessions through an embedded pool, turn by turn
 
-  loadback up                        an embedded pool to point your own client at
+  loadback up                 an embedded pool for a client of your own
 
-  loadback serve -c FILE             your own engines, from a configuration file
+  loadback serve -c FILE      your own engines, from a configuration file
 
-  loadback doctor -c FILE            what to fix in engines and configuration
+  loadback doctor -c FILE     what to fix in engines and configuration
 
-  loadback explain BODY.json         where a request would go, and why
+  loadback explain BODY.json  where a request would go, and why
 """
 
 
 def build() -> typer.Typer:
-    app = typer.Typer(name="loadback", help=HELP, no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    app = typer.Typer(
+        name="loadback",
+        help=HELP,
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+    )
     for command in (serve, up, demo, explain, doctor):
         app.command()(command)
     app.add_typer(bench_commands(), name="bench")

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from router.serve import run
 
 from router.config.load import ConfigError, load_config
 from router.config.tree import Config
@@ -39,6 +38,8 @@ def serve(
     if check:
         Console().print(summary(tree))
         raise typer.Exit(0)
+    from router.serve import run  # loads the whole server: other commands start faster without it
+
     raise typer.Exit(run(tree))
 
 

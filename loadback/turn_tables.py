@@ -50,7 +50,9 @@ def join(turns: Iterable[TurnRecord], past: Iterable[PastTurn]) -> list[SeenTurn
 
 
 def turns_table(seen: Sequence[SeenTurn]) -> Table:
-    table = Table("thread", "turn", "call", "worker", "prompt", "cached", "tier", title="Turns", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(
+        "thread", "turn", "call", "worker", "prompt", "cached", "tier", title="Turns", title_justify="left", box=SIMPLE_HEAD
+    )
     for heading in ("first token, ms\npredicted", "\nactual", "whole turn, ms\npredicted", "\nactual"):
         table.add_column(heading, justify="right")
     table.add_column("")

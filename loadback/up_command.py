@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from costmodel.policies import REGISTRY
 from engine_adapters.launch.environments import EngineNotInstalled
 from engine_adapters.launch.ports import NoFreePort
 from engine_adapters.launch.process import EngineStartError
@@ -17,17 +18,29 @@ from loadback.terminal import run_reporting
 
 START_ERRORS = (EngineNotInstalled, EngineStartError, NoFreePort, PortTaken)
 
+def known_policy(name: str) -> str:
+    if name not in REGISTRY:
+        raise typer.BadParameter(f"{name} is none of {', '.join(sorted(REGISTRY))}")
+    return name
+
+
 EngineOption = Annotated[EngineChoice, typer.Option(help="Emulated workers, or real SGLang on this machine's CPU.")]
 PortOption = Annotated[int, typer.Option(min=1, max=65535, help="Where the gateway listens.")]
 HostOption = Annotated[str, typer.Option(help="Address the gateway listens on.")]
 PrefillsOption = Annotated[int, typer.Option(min=1, max=16, help="Prefill workers (unified ones if --decodes 0).")]
 DecodesOption = Annotated[int, typer.Option(min=0, max=16, help="Decode workers.")]
 ModelOption = Annotated[Path, typer.Option(help="Folder with the model, its tokenizer and chat template.", exists=True)]
-PolicyOption = Annotated[str, typer.Option(help="cost, round_robin, longest_prefix or sticky.")]
+PolicyOption = Annotated[str, typer.Option(help=f"One of {', '.join(sorted(REGISTRY))}.", callback=known_policy)]
 
 
 def up(
-    engine: EngineOption = EngineChoice.EMULATOR,
+    engine: def known_policy(name: str) -> str:
+    if name not in REGISTRY:
+        raise typer.BadParameter(f"{name} is none of {', '.join(sorted(REGISTRY))}")
+    return name
+
+
+EngineOption = EngineChoice.EMULATOR,
     port: PortOption = 8000,
     host: HostOption = "127.0.0.1",
     prefills: PrefillsOption = 2,

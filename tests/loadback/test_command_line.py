@@ -1,0 +1,72 @@
+"""The command from outside: help that teaches, checks of configuration, exit statuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from engine_adapters.launch.environments import ROOT
+from loadback.__main__ import build
+
+COMMANDS = [("serve",), ("up",), ("demo",), ("explain",), ("doctor",), ("bench", "swarm")]
+GOOD = "pools:\n  - unified: [{url: 'http://127.0.0.1:1', name: u0}]\n"
+
+
+def invoke(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(build(), list(words), env={"COLUMNS": "200", "NO_COLOR": "1"})
+    return result.exit_code, re.sub(r"\x1b\[[0-9;]*m", "", result.output)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_of_every_command_has_an_example(command: tuple[str, ...]) -> None:
+    status, text = invoke(*command, "--help")
+    assert status == 0
+    assert "Example" in text
+    assert f"loadback {' '.join(command)}" in text
+
+
+def test_check_tells_what_the_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "good.yaml"
+    file.write_text(GOOD)
+    status, text = invoke("serve", "--config", str(file), "--check", "--port", "9")
+    assert status == 0
+    assert "listens on 127.0.0.1:9, policy cost" in text
+    assert "u0" in text
+
+
+def test_check_names_every_fault_with_file_and_key(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("pools:\n  - unified: [{url: 'ftp://x'}]\npolicy: {nme: cost}\n")
+    status, text = invoke("serve", "--config", str(file), "--check")
+    assert status == 1
+    lines = text.strip().splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [
+        [str(file), "pools.0.unified.0.url"],
+        [str(file), "policy.nme"],
+    ]
+
+
+def test_a_missing_file_is_named() -> None:
+    status, text = invoke("serve", "--config", "/nowhere.yaml", "--check")
+    assert status == 1
+    assert "/nowhere.yaml" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("serve",), ("serve", "--config", "x", "--port", "99999"), ("up", "--policy", "best"), ("doctor",), ("nonsense",)],
+    ids=" ".join,
+)
+def test_usage_errors_have_status_2(words: tuple[str, ...]) -> None:
+    assert invoke(*words)[0] == 2
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.name)
+def test_the_examples_are_good(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in re.findall(r"\$\{([A-Z_]+)\}", file.read_text()):
+        monkeypatch.setenv(name, "secret")
+    status, text = invoke("serve", "--config", str(file), "--check")
+    assert status == 0, text

@@ -1,0 +1,99 @@
+"""What each check says of what it finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from costmodel.values import Role
+from engine_adapters.base import Endpoint, EngineInfo, EngineKind
+from engine_adapters.sglang.contract import Clause, Finding, Need, Verdict
+from loadback.admin_api import Feed, Worker
+from loadback.doctor.check import Mark, Target
+from loadback.doctor.engine import check_contract, check_pages, check_role, judge_clock
+from loadback.doctor.gateway import check_feed, check_worker, target_of
+from loadback.doctor.host import judge_file_limit
+
+DATE = "Sun, 29 Nov 2026 12:00:00 GMT"
+DATE_S = 1795953600.0
+
+
+def info(role: Role = Role.PREFILL, page_size: int = 16) -> EngineInfo:
+    return EngineInfo(engine="sglang 0.5.23", models=("m",), role=role, page_size=page_size)
+
+
+def finding(need: Need, verdict: Verdict) -> Finding:
+    return Finding(Clause(f"--{need.value}", "set", "something is lost", need, lambda _: verdict), verdict)
+
+
+@pytest.mark.parametrize(("role", "mark"), [(Role.PREFILL, Mark.OK), (Role.DECODE, Mark.FAIL), (Role.UNIFIED, Mark.FAIL)])
+def test_role(role: Role, mark: Mark) -> None:
+    target = Target("p0", "main", Role.PREFILL, EngineKind.SGLANG, Endpoint("http://h:1"))
+    assert check_role(target, info(role)).mark is mark
+
+
+@pytest.mark.parametrize(
+    ("off_s", "mark"), [(0.0, Mark.OK), (0.9, Mark.OK), (2.6, Mark.WARN), (-2.0, Mark.WARN), (3600.0, Mark.WARN)]
+)
+def test_clock(off_s: float, mark: Mark) -> None:
+    assert judge_clock("p0", DATE, DATE_S + off_s).mark is mark
+
+
+def test_an_untold_clock_is_no_fault() -> None:
+    assert judge_clock("p0", None, DATE_S).mark is Mark.OK
+
+
+def test_contract_fails_for_required_warns_for_wanted_and_lists_optional() -> None:
+    findings = [finding(need, verdict) for need in Need for verdict in (Verdict.OK, Verdict.UNKNOWN, Verdict.MISSING)]
+    checks = check_contract("p0", findings)
+    assert [(check.name, check.mark) for check in checks] == [
+        ("flags", Mark.OK),
+        ("--required", Mark.FAIL),
+        ("--wanted", Mark.WARN),
+    ]
+    assert checks[0].found == "6 of 9 as wanted; optional and not set: --optional"
+    assert checks[1].fix == "start it with --required: set"
+
+
+def test_pages_must_agree() -> None:
+    assert check_pages("main", [("p0", info()), ("p1", info())]).mark is Mark.OK
+    differing = check_pages("main", [("p0", info()), ("p1", info(page_size=64))])
+    assert (differing.mark, differing.found) == (Mark.FAIL, "differs: p0 16, p1 64")
+
+
+@pytest.mark.parametrize(
+    ("state", "breaker", "mark"),
+    [
+        ("ready", "closed", Mark.OK),
+        ("ready", "open", Mark.WARN),
+        ("starting", "closed", Mark.WARN),
+        ("down", "closed", Mark.FAIL),
+    ],
+)
+def test_worker_states(state: str, breaker: str, mark: Mark) -> None:
+    check = check_worker(Worker(id="p0", state=state, breaker=breaker, last_fault="connection refused"))
+    assert check.mark is mark
+    assert bool(check.fix) is (mark is not Mark.OK)
+
+
+@pytest.mark.parametrize(("state", "gaps", "mark"), [("live", 0, Mark.OK), ("live", 2, Mark.WARN), ("lost", 0, Mark.WARN)])
+def test_feeds(state: str, gaps: int, mark: Mark) -> None:
+    assert check_feed("p0", Feed(state=state, gaps=gaps)).mark is mark
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        ("sglang 0.5.23", EngineKind.SGLANG),
+        ("loadback-emulator 0.5.23", EngineKind.SGLANG),
+        ("vllm 0.32.0", EngineKind.VLLM),
+        (None, EngineKind.OPENAI),
+    ],
+)
+def test_a_listed_worker_becomes_a_target(engine: str | None, kind: EngineKind) -> None:
+    target = target_of(Worker(id="p0", pool="main", role="prefill", url="http://10.0.0.1:30000", engine=engine))
+    assert target == Target("p0", "main", Role.PREFILL, kind, Endpoint("http://10.0.0.1:30000"), "10.0.0.1")
+
+
+@pytest.mark.parametrize(("limit", "mark"), [(1024, Mark.WARN), (3328, Mark.OK), (-1, Mark.OK)])
+def test_file_limit(limit: int, mark: Mark) -> None:
+    assert judge_file_limit(limit, turns=1024).mark is mark

@@ -1,0 +1,41 @@
+"""The table of a dry run: cheapest first, the winner marked, its reason told."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from loadback.admin_api import Candidate, Explained, Terms
+from loadback.explain_command import print_explained
+
+STAYED = Candidate("p0>d0", 640, "L1", Terms(queue_ms=3.0, compute_ms=9.5, ttft_ms=12.5, total_ms=50.25))
+CHEAPER = Candidate("p1>d0", 0, None, Terms(compute_ms=12.0, ttft_ms=12.0, total_ms=48.0))
+ANSWER = Explained(
+    worker="p0>d0",
+    reason="stays: p1>d0 would gain 2.2 ms, below the margin",
+    policy="cost",
+    chosen=STAYED,
+    others=[CHEAPER],
+    model="tiny",
+    pool="main",
+    thread="t-1",
+    kind="continued",
+    prompt_tokens=800,
+)
+
+
+def printed() -> str:
+    console = Console(width=160, color_system=None)
+    with console.capture() as capture:
+        print_explained(ANSWER, console)
+    return capture.get()
+
+
+def test_every_term_of_every_pair_is_shown_cheapest_first() -> None:
+    rows = [line.replace("│", " ").split() for line in printed().splitlines() if "p0>d0" in line or "p1>d0" in line]
+    assert rows[0] == ["p1>d0", "0", "-", "0.00", "0.00", "0.00", "12.00", "0.00", "0.00", "0.00", "12.00", "48.00"]
+    assert rows[1] == [">", "p0>d0", "640", "L1", "3.00", "0.00", "0.00", "9.50", "0.00", "0.00", "0.00", "12.50", "50.25"]
+
+
+def test_the_sentence_and_the_thread_are_shown() -> None:
+    assert "p0>d0 by policy cost: stays: p1>d0 would gain 2.2 ms, below the margin" in printed()
+    assert "thread t-1 (continued), later call, 800 prompt tokens" in printed()

@@ -1,0 +1,51 @@
+"""An embedded pool's shape, names, ports and the configuration made for the gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from costmodel.values import Role
+from loadback.engines import emulator_command, names
+from loadback.pool_spec import EngineChoice, GatewaySpec, Member, PoolSpec
+from loadback.stack import config_yaml
+from router.config.load import parse_config
+
+MEMBERS = (
+    Member("p0", Role.PREFILL, "http://127.0.0.1:1", 1, Path("p0.log"), 4),
+    Member("p1", Role.PREFILL, "http://127.0.0.1:5", 2, Path("p1.log"), 8),
+    Member("d0", Role.DECODE, "http://127.0.0.1:9", 3, Path("d0.log")),
+)
+
+
+def test_roles_and_names() -> None:
+    assert names(PoolSpec(prefills=2, decodes=1).roles()) == ["p0", "p1", "d0"]
+    assert names(PoolSpec(prefills=2, decodes=0).roles()) == ["u0", "u1"]
+    assert PoolSpec(EngineChoice.SGLANG, 2, 1).title == "2P1D of real SGLang"
+
+
+def test_the_written_file_reads_back_as_the_same_pool() -> None:
+    spec, gateway = PoolSpec(), GatewaySpec(port=8123, policy="sticky", resume_gap_s=2.0)
+    text = config_yaml(spec, gateway, MEMBERS)
+    config = parse_config(text, "gateway.yaml", {})
+    pool = config.pools[0]
+    assert [(role, worker.worker_id, worker.url, worker.bootstrap_port) for role, worker in pool.workers()] == [
+        (member.role, member.name, member.url, member.bootstrap_port) for member in MEMBERS
+    ]
+    assert (config.listen.port, config.policy.name, config.threads.resume_gap_s) == (8123, "sticky", 2.0)
+    assert "breaker" not in yaml.safe_load(text)
+
+
+def test_a_wildcard_address_is_reached_over_loopback() -> None:
+    assert GatewaySpec("0.0.0.0", 80).url == "http://127.0.0.1:80"
+    assert GatewaySpec("::", 80).url == "http://[::1]:80"
+
+
+def test_emulator_flags_are_those_its_own_parser_knows() -> None:
+    from engine_adapters.emulator.cli import build_parser, options_of
+
+    command = emulator_command(PoolSpec(), Role.DECODE, [1, 2, 3, 4])
+    options = options_of(build_parser().parse_args(command[3:]))
+    assert (options.port, options.kv_port, options.kv_replay_port, options.bootstrap_port) == (1, 2, 3, 4)
+    assert options.params.decode_keeps_cache
