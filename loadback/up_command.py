@@ -18,6 +18,7 @@ from loadback.terminal import run_reporting
 
 START_ERRORS = (EngineNotInstalled, EngineStartError, NoFreePort, PortTaken)
 
+
 def known_policy(name: str) -> str:
     if name not in REGISTRY:
         raise typer.BadParameter(f"{name} is none of {', '.join(sorted(REGISTRY))}")
@@ -34,13 +35,7 @@ PolicyOption = Annotated[str, typer.Option(help=f"One of {', '.join(sorted(REGIS
 
 
 def up(
-    engine: def known_policy(name: str) -> str:
-    if name not in REGISTRY:
-        raise typer.BadParameter(f"{name} is none of {', '.join(sorted(REGISTRY))}")
-    return name
-
-
-EngineOption = EngineChoice.EMULATOR,
+    engine: EngineOption = EngineChoice.EMULATOR,
     port: PortOption = 8000,
     host: HostOption = "127.0.0.1",
     prefills: PrefillsOption = 2,
