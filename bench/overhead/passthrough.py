@@ -1,6 +1,6 @@
-"""The least that a router built from `router.wire` can do: round robin, no decision, bytes relayed. The floor under all figures.
+"""The least that a router built from `router.wire` can do: round robin, no decision, bytes relayed. The floor of all figures.
 
-    python -m bench.overhead.passthrough PORT http://127.0.0.1:21001 ...
+python -m bench.overhead.passthrough PORT http://127.0.0.1:21001 ...
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ class PassThrough:
         )
         request.downstream.on_disconnect = exchange.abort
         request.downstream.on_writable = exchange.resume_reading
+
+    async def close(self) -> None:
+        await self._pool.close()
 
 
 def _error(path: str, error: GatewayError) -> tuple[list[Header], bytes]:

@@ -10,9 +10,9 @@ import contextlib
 import functools
 import gc
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from socket import socket
-from types import FrameType
 from typing import Any, cast
 
 import uvicorn
@@ -23,50 +23,75 @@ from router.wire.server import HotProtocol
 from router.wire.sockets import reset
 
 _BACKLOG = 4096
+_TICK_S = 1.0
+_DRAIN_POLL_S = 0.02
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn's server, except that a signal ends in a normal return and that nothing outlives the drain."""
+    """uvicorn's server, except that it wakes when told to stop, that a signal ends in a normal return, and how it drains."""
 
-    on_started: Callable[[], None] | None = None
+    def __init__(self, config: uvicorn.Config, drain_s: float, on_started: Callable[[], None] | None = None) -> None:
+        super().__init__(config)
+        self._drain_s = drain_s
+        self._on_started = on_started
+        self._stopping = asyncio.Event()
 
     @property
     def port(self) -> int:
         """The port that is listened on, also where 0 was asked for. Only once started."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
+    def stop(self) -> None:
+        """Begin the drain; a second call breaks it off."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._stopping.set()
+
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.on_started is not None:
-            self.on_started()
+        if self._on_started is not None:
+            self._on_started()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # also renews the Date header
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _TICK_S)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        for connection in list(self.server_state.connections):
+        for server in self.servers:
+            server.close()
+        state = self.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        await self._drained()
+        for connection in list(state.connections):
             reset(connection.transport)
+        for task in list(state.tasks):
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
+        await self.lifespan.shutdown()
+
+    async def _drained(self) -> None:
+        deadline_s = asyncio.get_running_loop().time() + self._drain_s
+        while self.server_state.connections or self.server_state.tasks:
+            if self.force_exit or asyncio.get_running_loop().time() > deadline_s:
+                return
+            await asyncio.sleep(_DRAIN_POLL_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, without raising the signal again at the end: a drained process exits with 0."""
         loop = asyncio.get_running_loop()
         signals = (signal.SIGINT, signal.SIGTERM)
-        try:
-            for number in signals:
-                loop.add_signal_handler(number, self.handle_exit, number, None)
-        except (ValueError, RuntimeError, NotImplementedError):
-            # Not the main thread (tests), or no signals here: the owner sets `should_exit`.
-            yield
+        if threading.current_thread() is not threading.main_thread():
+            yield  # the owner calls `stop`
             return
+        for number in signals:
+            loop.add_signal_handler(number, self.stop)
         try:
             yield
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # A second signal of either kind gives up waiting.
-        self.force_exit = self.should_exit
-        self.should_exit = True
 
 
 def build_server(
@@ -78,6 +103,7 @@ def build_server(
     drain_s: float = 30.0,
     lifespan: str = "auto",
     log_level: str = "warning",
+    on_started: Callable[[], None] | None = None,
     tls: dict[str, Any] | None = None,
 ) -> DrainingServer:
     """A server to `await server.serve()` on the running loop. `tls`: uvicorn's `ssl_*` settings."""
@@ -94,10 +120,9 @@ def build_server(
         proxy_headers=False,
         server_header=False,
         backlog=_BACKLOG,
-        timeout_graceful_shutdown=max(1, round(drain_s)),
         **(tls or {}),
     )
-    return DrainingServer(config)
+    return DrainingServer(config, drain_s, on_started)
 
 
 def run(server: DrainingServer) -> None:

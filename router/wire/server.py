@@ -21,6 +21,7 @@ from router.wire.sockets import reset
 from router.wire.transport_downstream import TransportDownstream
 
 _RAW_BODY_BYTES = 65_536  # from this on, body bytes of known length go round the parser, which would copy them once more
+_MAX_HEAD_BYTES = 65_536
 _LINGER_S = 1.0  # how long a refused body is read and thrown away, so that its sender gets to read the refusal
 
 
@@ -71,6 +72,9 @@ class HotProtocol(HttpToolsProtocol):
         self._ready: _HotCycle | None = None  # complete, to be handled as soon as the parser returns
         self._raw: _HotCycle | None = None  # whose body is being read round the parser
         self._between_requests = True
+        self._in_head = False
+        self._begun = False  # a request began in the bytes that the parser has just seen
+        self._head_bytes = 0  # of the head being received, without those that came with its first byte
         self._discarding = False
         self.due_s = 0.0
         self.due_tick = 0
@@ -121,6 +125,7 @@ class HotProtocol(HttpToolsProtocol):
     # receiving
 
     def _feed(self, data: bytes | memoryview) -> None:
+        self._begun = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError:
@@ -133,12 +138,21 @@ class HotProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse_garbage()
             return
+        if self._in_head:
+            self._wait_for_head(0 if self._begun else len(data))
+            return
         ready = self._ready
         if ready is not None:
             self._ready = None
             self._handle(ready)
         elif isinstance(self.cycle, _HotCycle) and not self.cycle.complete:
             self._wait_for_body(self.cycle)
+
+    def _wait_for_head(self, size: int) -> None:
+        self.due_s = self.loop.time() + self._routes.idle_s
+        self._head_bytes += size
+        if self._head_bytes > _MAX_HEAD_BYTES:
+            self._refuse_garbage()
 
     def _wait_for_body(self, cycle: _HotCycle) -> None:
         self.due_s = self.loop.time() + self._routes.idle_s
@@ -174,8 +188,11 @@ class HotProtocol(HttpToolsProtocol):
         self.expect_100_continue = False
         self.headers = []
         self._between_requests = False
+        self._in_head = self._begun = True
+        self._head_bytes = 0
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         raw_path, _, query = self.url.partition(b"?")
         path = self._routes.paths.get(raw_path)
         if path is None or self.parser.get_method() != b"POST" or self.parser.should_upgrade():

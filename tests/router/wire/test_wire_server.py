@@ -1,0 +1,331 @@
+"""Requests on their way in: bodies, headers, pipelining, 100-continue, limits, shutdown; both carriers where both can."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import itertools
+import socket
+
+import pytest
+from conftest import CHAT, DEADLINE_S, Serve, until
+
+from router.errors import GatewayError
+from router.wire.request import HotRequest
+
+ECHO_FIELDS = [(b"content-type", b"application/octet-stream")]
+
+
+def echo(request: HotRequest) -> None:
+    request.downstream.respond(200, ECHO_FIELDS, request.body)
+
+
+async def test_request_as_the_handler_gets_it(serve: Serve) -> None:
+    seen: list[HotRequest] = []
+
+    def handler(request: HotRequest) -> None:
+        seen.append(request)
+        echo(request)
+
+    client = await (await serve(handler)).connect()
+    packed = gzip.compress(b'{"model": "m"}')
+    client.post(packed, "Content-Encoding: gzip", "X-Dup: a", "x-dup: B c", "X-Bytes: caf\xe9", path=CHAT + "?beta=true&x")
+    assert (await client.reply())[1] == packed
+    (request,) = seen
+    assert (request.method, request.path, request.query, request.body) == ("POST", CHAT, b"beta=true&x", packed)
+    assert request.headers == [
+        (b"host", b"x"),
+        (b"content-encoding", b"gzip"),
+        (b"x-dup", b"a"),
+        (b"x-dup", b"B c"),
+        (b"x-bytes", "caf\xe9".encode()),
+        (b"content-length", b"%d" % len(packed)),
+    ]
+    assert request.client is not None
+    assert request.client[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 500_000, 5_000_000])
+@pytest.mark.parametrize("split", [False, True], ids=["one-write", "head-apart"])
+async def test_bodies_of_any_size(serve: Serve, size: int, split: bool) -> None:
+    client = await (await serve(echo)).connect()
+    body = (bytes(range(256)) * (size // 256 + 1))[:size]
+    for _ in range(2):
+        if split:
+            client.writer.write(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (CHAT.encode(), size))
+            await client.writer.drain()
+            await asyncio.sleep(0.01)
+            client.writer.write(body)
+        else:
+            client.post(body)
+        assert (await client.reply())[1] == body
+
+
+async def test_chunked_body(serve: Serve) -> None:
+    client = await (await serve(echo)).connect()
+    big = b"y" * 200_000
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n".encode())
+    await client.writer.drain()
+    client.writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(big), big))
+    assert (await client.reply())[1] == b"abc" + big
+
+
+@pytest.mark.parametrize("step", [1, 13])
+async def test_request_in_drips(serve: Serve, step: int) -> None:
+    client = await (await serve(echo)).connect()
+    message = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello".encode()
+    for start in range(0, len(message), step):
+        client.writer.write(message[start : start + step])
+        await asyncio.sleep(0)
+    assert (await client.reply())[1] == b"hello"
+
+
+async def test_other_paths_and_methods_go_to_the_application(serve: Serve) -> None:
+    client = await (await serve(echo)).connect()
+    for method, path in (("GET", "/healthz"), ("GET", CHAT), ("POST", CHAT + "/x"), ("POST", "/v1/models")):
+        client.writer.write(f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n".encode())
+        assert (await client.reply())[1] == f"{method} {path}".encode()
+        client.post(b"hot")
+        assert (await client.reply())[1] == b"hot"
+
+
+async def test_absolute_target_is_hot_too(serve: Serve) -> None:
+    client = await (await serve(echo)).connect()
+    client.post(b"hot", path=f"http://gateway{CHAT}")
+    assert (await client.reply())[1] == b"hot"
+
+
+async def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
+    """Hot and ordinary ones mixed, large and small, all in one piece; the handler answers later and out of order."""
+    loop = asyncio.get_running_loop()
+
+    def handler(request: HotRequest) -> None:
+        loop.call_later(0.02 if request.body.startswith(b"slow") else 0.0, echo, request)
+
+    client = await (await serve(handler)).connect()
+    bodies = [b"slow", b"1", b"slow" + b"z" * 300_000, b"2", b"3"]
+    for body in bodies:
+        client.post(body)
+        client.writer.write(b"GET /cold HTTP/1.1\r\nhost: x\r\n\r\n")
+    for body in bodies:
+        assert (await client.reply())[1] == body
+        assert (await client.reply())[1] == b"GET /cold"
+
+
+async def test_very_many_pipelined_requests(serve: Serve) -> None:
+    client = await (await serve(echo)).connect()
+    for number in range(2000):
+        client.post(b"%d" % number)
+    for number in range(2000):
+        assert (await client.reply())[1] == b"%d" % number
+
+
+async def test_expect_100_continue(serve: Serve) -> None:
+    client = await (await serve(echo)).connect()
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n".encode())
+    assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.writer.write(b"hello")
+    assert (await client.reply())[1] == b"hello"
+
+
+async def test_body_over_the_limit_is_refused_and_the_sender_can_read_it(serve: Serve) -> None:
+    gateway = await serve(echo, max_body_bytes=1000)
+    for framing in ("content-length: 3000000", "transfer-encoding: chunked"):
+        client = await gateway.connect()
+        client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode())
+        body = b"x" * 3_000_000
+        client.writer.write(body if "length" in framing else b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
+        head, text = await client.reply()
+        assert head.startswith(b"HTTP/1.1 413 ")
+        assert b'"code":"body_too_large"' in text
+    client = await gateway.connect()
+    client.post(b"y" * 1000)
+    assert (await client.reply())[1] == b"y" * 1000
+
+
+async def test_refusal_before_100_continue(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo, max_body_bytes=1000)).connect()
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 5000\r\n\r\n".encode())
+    head, _ = await client.reply()
+    assert head.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in head
+    assert await client.rest() == b""
+
+
+async def test_unknown_transfer_coding_is_refused(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo)).connect()
+    client.writer.write(
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n".encode()
+    )
+    assert (await client.reply())[0].startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"POST /v1/chat/completions HTTP/1.1\r\nbad header\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: -1\r\n\r\n",
+    ],
+    ids=["tls", "header", "smuggle", "length"],
+)
+async def test_garbage_is_answered_400_and_closed(serve_hot: Serve, garbage: bytes) -> None:
+    client = await (await serve_hot(echo)).connect()
+    client.writer.write(garbage)
+    assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_garbage_behind_a_request_breaks_its_reply(serve_hot: Serve) -> None:
+    started = asyncio.Event()
+
+    def handler(request: HotRequest) -> None:
+        request.downstream.start(200, [])
+        request.downstream.write(b"data: 1\n\n")
+        started.set()
+
+    client = await (await serve_hot(handler)).connect()
+    client.post(b"{}")
+    await client.until(b"data: 1\n\n")
+    client.writer.write(b"\0\0garbage\r\n\r\n")
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+
+
+async def test_huge_head_is_refused(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo)).connect()
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n".encode())
+
+    async def flood() -> None:
+        for _ in itertools.repeat(None):
+            client.writer.write(b"x-filler: " + b"a" * 4000 + b"\r\n")
+            await client.writer.drain()
+            await asyncio.sleep(0)
+
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(flood(), DEADLINE_S)
+
+
+async def test_handler_that_raises(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    def handler(request: HotRequest) -> None:
+        if request.body == b"late":
+            request.downstream.start(200, [])
+            request.downstream.flush()
+        raise RuntimeError("boom")
+
+    gateway = await serve(handler)
+    client = await gateway.connect()
+    client.post(b"early")
+    head, text = await client.reply()
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert b"boom" not in text
+    client.post(b"late")
+    await client.until(b"\r\n\r\n")
+    with contextlib.suppress(ConnectionResetError):
+        assert await client.rest() == b""
+    assert gateway.routes.failures == 2
+    assert "boom" in capsys.readouterr().out
+
+
+async def test_handler_may_be_a_coroutine(serve: Serve) -> None:
+    async def handler(request: HotRequest) -> None:
+        await asyncio.sleep(0)
+        if request.body == b"bad":
+            raise RuntimeError("boom")
+        echo(request)
+
+    client = await (await serve(handler)).connect()
+    for body, status in ((b"good", b"200"), (b"bad", b"500"), (b"good", b"200")):
+        client.post(body)
+        assert (await client.reply())[0].split(b" ")[1] == status
+
+
+async def test_errors_are_rendered_for_the_path(serve: Serve) -> None:
+    def render(path: str, error: GatewayError) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        return [(b"x-path", path.encode())], error.message.encode()
+
+    client = await (await serve(echo, max_body_bytes=1, render_error=render)).connect()
+    client.post(b"{}")
+    head, text = await client.reply()
+    assert b"x-path: " + CHAT.encode() in head
+    assert text == b"request body exceeds 1 bytes"
+
+
+async def test_client_that_leaves_in_mid_body_reaches_no_handler(serve: Serve) -> None:
+    seen: list[HotRequest] = []
+    gateway = await serve(seen.append)
+    client = await gateway.connect()
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n".encode() + b"x" * 70_000)
+    await client.writer.drain()
+    await client.close()
+    await until(lambda: not gateway.server.server_state.connections)
+    assert seen == []
+
+
+async def test_silent_connections_are_closed(serve_hot: Serve) -> None:
+    gateway = await serve_hot(echo, idle_s=0.1)
+    fresh, used, halfway = [await gateway.connect() for _ in range(3)]
+    used.post(b"x")
+    await used.reply()
+    halfway.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nabc".encode())
+    for client in (fresh, used, halfway):
+        assert await client.rest() == b""
+
+
+async def test_a_reply_outlives_the_idle_limit(serve_hot: Serve) -> None:
+    def handler(request: HotRequest) -> None:
+        asyncio.get_running_loop().call_later(0.5, echo, request)
+
+    client = await (await serve_hot(handler, idle_s=0.1)).connect()
+    client.post(b"patience")
+    assert (await client.reply())[1] == b"patience"
+
+
+async def test_nodelay_is_set(serve_hot: Serve) -> None:
+    gateway = await serve_hot(echo)
+    client = await gateway.connect()
+    client.post(b"x")
+    await client.reply()
+    (connection,) = gateway.server.server_state.connections
+    assert connection.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_drain_finishes_replies_and_accepts_nothing(serve: Serve) -> None:
+    kept: asyncio.Queue[HotRequest] = asyncio.Queue()
+    gateway = await serve(kept.put_nowait)
+    idle, busy = await gateway.connect(), await gateway.connect()
+    idle.post(b"x")
+    echo(await kept.get())
+    await idle.reply()
+    busy.post(b"stream")
+    reply = (await kept.get()).downstream
+    reply.start(200, [])
+    reply.write(b"data: 1\n\n")
+    await busy.until(b"data: 1\n\n")
+    gateway.server.stop()
+    assert await idle.rest() == b""
+    with pytest.raises(OSError):
+        await asyncio.open_connection("127.0.0.1", gateway.port)
+    reply.write(b"data: 2\n\n")
+    reply.finish()
+    assert (await busy.rest()).endswith(b"data: 2\n\n\r\n0\r\n\r\n")
+    await asyncio.wait_for(gateway.serving, DEADLINE_S)
+
+
+async def test_drain_deadline_breaks_what_is_left(serve_hot: Serve) -> None:
+    kept: asyncio.Queue[HotRequest] = asyncio.Queue()
+    gateway = await serve_hot(kept.put_nowait, drain_s=0.2)
+    client = await gateway.connect()
+    client.post(b"x")
+    reply = (await kept.get()).downstream
+    left = asyncio.Event()
+    reply.on_disconnect = left.set
+    reply.start(200, [])
+    reply.flush()
+    await client.until(b"\r\n\r\n")
+    gateway.server.stop()
+    with pytest.raises(ConnectionResetError):
+        await client.rest()
+    await asyncio.wait_for(gateway.serving, DEADLINE_S)
+    assert left.is_set()
