@@ -23,8 +23,8 @@ from router.wire.head import Header
 from router.wire.routes import HotRoutes
 
 
-def build_app(gateway: Gateway) -> FastAPI:
-    """Everything that is not hot. Starting the app starts the gateway, closing it closes the gateway."""
+def build_app(gateway: Gateway, routes: HotRoutes) -> FastAPI:
+    """Everything that is not hot. `routes` are its hot twin (`build_routes`). Starting the app starts the gateway, closing it closes the gateway."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -36,7 +36,7 @@ def build_app(gateway: Gateway) -> FastAPI:
 
     app = FastAPI(title="loadback", docs_url="/admin/docs", openapi_url="/admin/openapi.json", lifespan=lifespan)
     app.include_router(admin_router(gateway))
-    _add_public(app, gateway)
+    _add_public(app, gateway, routes)
     _add_errors(app)
     return app
 
@@ -56,9 +56,9 @@ def render_error(path: str, error: GatewayError) -> tuple[list[Header], bytes]:
     return error_headers(error), DIALECTS[path].error_body(error)
 
 
-def _add_public(app: FastAPI, gateway: Gateway) -> None:
+def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
     registry = CollectorRegistry()
-    registry.register(GatewayCollector(gateway.metrics, gateway.fleet))
+    registry.register(GatewayCollector(gateway.metrics, gateway.fleet, lambda: routes.failures))
 
     @app.get("/v1/models")
     async def models(request: Request) -> dict[str, object]:

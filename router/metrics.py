@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -55,7 +55,6 @@ class TurnMetrics:
         self.ttft = {"first": Histogram(), "later": Histogram()}
         self.gateway = Histogram()
         self.ttft_error_ms = Histogram()
-        self.handler_crashes = 0
         self.keep_alives = 0
 
     def finished(self, record: TurnRecord) -> None:
@@ -81,9 +80,10 @@ class TurnMetrics:
 
 
 class GatewayCollector(Collector):
-    """Reads `TurnMetrics` and the fleet at scrape time."""
+    """Reads `TurnMetrics` and the fleet at scrape time. `crashes` counts requests that hit a fault of the gateway."""
 
-    def __init__(self, metrics: TurnMetrics, fleet: Fleet) -> None:
+    def __init__(self, metrics: TurnMetrics, fleet: Fleet, crashes: Callable[[], int]) -> None:
+        self._crashes = crashes
         self._metrics = metrics
         self._fleet = fleet
 
@@ -100,7 +100,7 @@ class GatewayCollector(Collector):
         yield _counter("loadback_cached_tokens", "Prompt tokens served from cache", ["call"], _single(counts.cached_tokens))
         yield _counter("loadback_tier_tokens", "Cached prompt tokens by tier", ["tier"], _single(counts.cached_by_tier))
         yield _counter("loadback_completion_tokens", "Completion tokens", [], {(): counts.completion_tokens})
-        yield _counter("loadback_handler_crashes", "Requests that hit a fault of the gateway", [], {(): counts.handler_crashes})
+        yield _counter("loadback_handler_crashes", "Requests that hit a fault of the gateway", [], {(): self._crashes()})
         yield _counter("loadback_keep_alives", "SSE keep-alives sent", [], {(): counts.keep_alives})
 
     def _histograms(self) -> Iterator[Metric]:

@@ -27,9 +27,10 @@ def make_server(config: Config) -> DrainingServer:
     seed = time.time_ns() if config.seed is None else config.seed
     gateway = Gateway(config, system_clock, Random(seed))
     listen = config.listen
+    routes = build_routes(gateway)
     return build_server(
-        build_app(gateway),
-        build_routes(gateway),
+        build_app(gateway, routes),
+        routes,
         host=listen.host,
         port=listen.port,
         drain_s=listen.drain_s,

@@ -25,7 +25,7 @@ class _ErrorReply(msgspec.Struct):
     message: str | None = None
     param: str | None = None
     code: str | int | None = None
-    detail: msgspec.Raw = msgspec.Raw(b"")
+    detail: object = None
 
 
 _decoder = msgspec.json.Decoder(_ErrorReply)
@@ -58,8 +58,14 @@ def _read(body: bytes) -> _Error:
         return _Error(body[:500].decode("utf-8", "replace") or None)
     if isinstance(reply.error, _Error):
         return reply.error
-    message = reply.error or reply.message or bytes(reply.detail).decode("utf-8", "replace")[:500] or None
-    return _Error(message, reply.param, reply.code)
+    return _Error(reply.error or reply.message or _detail(reply.detail), reply.param, reply.code)
+
+
+def _detail(detail: object) -> str | None:
+    """FastAPI's `detail`: a sentence, or a list of what was invalid."""
+    if detail is None or isinstance(detail, str):
+        return detail
+    return msgspec.json.encode(detail).decode()[:500]
 
 
 def _retry_after_s(headers: list[Header]) -> float | None:

@@ -13,7 +13,8 @@ CHAT = DIALECTS["/v1/chat/completions"]
     [
         (b'{"object":"error","message":"too long","type":"BadRequestError","param":null,"code":400}', "too long"),
         (b'{"error":{"message":"too long","type":"x","code":"c","param":"p"}}', "too long"),
-        (b'{"detail":"no such thing"}', '"no such thing"'),
+        (b'{"detail":"no such thing"}', "no such thing"),
+        (b'{"detail":[{"loc":["body"]}]}', '[{"loc":["body"]}]'),
         (b"plain text", "plain text"),
         (b"", "the engine answered 400"),
     ],
