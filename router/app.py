@@ -24,7 +24,7 @@ from router.wire.routes import HotRoutes
 
 
 def build_app(gateway: Gateway, routes: HotRoutes) -> FastAPI:
-    """Everything that is not hot. `routes` are its hot twin (`build_routes`). Starting the app starts the gateway, closing it closes the gateway."""
+    """Everything that is not hot; `routes` are its hot twin. Starting the app starts the gateway, closing it closes it."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ class Fleet:
             if model in pool.models:
                 return pool
         for pool in self.pools.values():
-            if pool.serves_any_model or not (pool.models or pool.config.models):
+            if pool.takes_unnamed:
                 return pool
         known = ", ".join(sorted(name for pool in self.pools.values() for name in pool.models)) or "none yet"
         raise UnknownModel(f"model {model!r} is not served here; known models: {known}", param="model")

@@ -34,7 +34,8 @@ class Ledger:
 
     @property
     def inflight(self) -> int:
-        return len(self._computing) + len(self._decoding)
+        """Turns, not legs: on a unified worker a turn is booked on both sides until its first token."""
+        return max(len(self._computing), len(self._decoding))
 
     @property
     def report(self) -> LoadReport | None:

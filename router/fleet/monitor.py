@@ -6,13 +6,13 @@ Whatever fails here costs routing quality, never a request: a worker is taken ou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
 import httpx
 import structlog
 
-from engine_adapters.base import AdapterError, EngineInfo, EventFeed
+from engine_adapters.base import AdapterError, EngineInfo, EventFeed, LoadReport
 from engine_adapters.sglang.subscriber import FeedStatus, Subscriber
 from router.clock import Clock
 from router.config.tree import Config
@@ -66,10 +66,11 @@ class Monitor:
         """Discover, watch until it is down or restarted, start again."""
         info = await self._discover(worker)
         worker.discovered(info)
+        pool.name_models()
         _log.info("worker_ready", worker=worker.worker_id, engine=info.engine, role=info.role, page_size=info.page_size)
         async with asyncio.TaskGroup() as group:
             feeds = [group.create_task(self._follow(pool, worker, feed)) for feed in self._feeds_of(info)]
-            loads = group.create_task(self._read_loads(worker))
+            loads = group.create_task(self._read_loads(pool, worker))
             await self._until_down(worker)
             for task in (loads, *feeds):
                 task.cancel()
@@ -102,17 +103,24 @@ class Monitor:
             worker.last_fault = str(error)
             return False
 
-    async def _read_loads(self, worker: Worker) -> None:
+    async def _read_loads(self, pool: Pool, worker: Worker) -> None:
         while True:
             try:
                 reports = await self._bounded(worker.adapter.read_loads(self._http, worker.endpoint))
             except AdapterError as error:
                 worker.last_fault = str(error)
             else:
-                now_ms = self._clock()
-                for report in reports:
-                    worker.reported(report, now_ms)
+                self._take_loads(pool, worker, reports)
             await asyncio.sleep(self._polls.loads_ms / 1000)
+
+    def _take_loads(self, pool: Pool, worker: Worker, reports: Sequence[LoadReport]) -> None:
+        """An engine that came back between two reports holds nothing any more; its KV events tell that by themselves."""
+        now_ms = self._clock()
+        for report in reports:
+            if worker.restarted(report):
+                _log.warning("worker_restarted", worker=worker.worker_id, rank=report.dp_rank)
+                pool.lineage.drop_source(worker.keys[report.dp_rank])
+            worker.reported(report, now_ms)
 
     async def _follow(self, pool: Pool, worker: Worker, feed: EventFeed) -> None:
         key = worker.keys[min(feed.dp_rank, len(worker.keys) - 1)]

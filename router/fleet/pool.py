@@ -34,6 +34,7 @@ class Pool:
             Tier.L3: config.hardware.l3_link.as_link(),
             Tier.L4: config.hardware.l4_link.as_link(),
         }
+        self.models: dict[str, None] = dict.fromkeys(name for name in config.models if name != "*")  # in order
         self.workers: dict[str, Worker] = {}
         for role, worker in config.workers():
             self.add(role, worker)
@@ -48,6 +49,7 @@ class Pool:
         worker = self.workers.pop(worker_id)
         for key in worker.keys:
             self.forget(key)
+        self.name_models()
         return worker
 
     def forget(self, key: WorkerKey) -> None:
@@ -63,17 +65,17 @@ class Pool:
         ready = {worker.role for worker in self.workers.values() if worker.state is WorkerState.READY}
         return Role.UNIFIED in ready or {Role.PREFILL, Role.DECODE} <= ready
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The names that clients may ask for: configured, else what the engines report, in order."""
+    def name_models(self) -> None:
+        """Work out which models clients may ask for: configured, else what the engines report. After every change of workers."""
         if self.config.models:
-            return tuple(name for name in self.config.models if name != "*")
+            return
         names = (name for worker in self.workers.values() if worker.info for name in worker.info.models)
-        return tuple(dict.fromkeys(names))
+        self.models = dict.fromkeys(names)
 
     @property
-    def serves_any_model(self) -> bool:
-        return "*" in self.config.models
+    def takes_unnamed(self) -> bool:
+        """Whether this pool takes models that no pool names: it takes any, or nothing is known of it yet."""
+        return "*" in self.config.models or not (self.models or self.config.models)
 
 
 def make_policy(config: PolicyConfig) -> Policy:

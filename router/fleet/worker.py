@@ -60,6 +60,13 @@ class Worker:
     def takes_turns(self, now_ms: float) -> bool:
         return self.state is WorkerState.READY and self.breaker.allows(now_ms)
 
+    def restarted(self, report: LoadReport) -> bool:
+        """Whether an engine's counters say that it is not the process that the last report came from."""
+        before = self.ranks[report.dp_rank].report if report.dp_rank < len(self.ranks) else None
+        if before is None or before.prefill_uncached_tokens_total is None:
+            return False
+        return (report.prefill_uncached_tokens_total or 0) < before.prefill_uncached_tokens_total
+
     def reported(self, report: LoadReport, now_ms: float) -> None:
         if report.dp_rank < len(self.ranks):
             self.ranks[report.dp_rank].reported(report, now_ms)

@@ -12,7 +12,7 @@ from random import Random
 
 from router.clock import Clock
 from router.config.tree import Config
-from router.errors import ClientFault, EngineBusy, EngineError, GatewayError, StaleConnection
+from router.errors import ClientFault, EngineBusy, EngineError, GatewayError, NoWorker, StaleConnection
 from router.fleet.aborter import Aborter
 from router.fleet.pool import Pool
 from router.metrics import TurnMetrics
@@ -81,10 +81,15 @@ class Dispatcher:
         """Under a permit: try until the reply has gone to `port`. `override`: members that replace the client's."""
         self._budget.on_turn(self._clock())
         stale = 0
+        error: GatewayError | None = None  # of the try before: says more than that nobody is left
         while True:
-            failed = await self._try(turn, port, override)
+            try:
+                failed = await self._try(turn, port, override)
+            except NoWorker as nobody:
+                raise error or nobody from None
             if failed is None:
                 return
+            error = failed.error
             self._count(failed)
             if failed.committed:
                 raise CommittedFailure(failed.error)

@@ -138,13 +138,12 @@ class HotProtocol(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse_garbage()
             return
-        if self._in_head:
-            self._wait_for_head(0 if self._begun else len(data))
-            return
         ready = self._ready
         if ready is not None:
             self._ready = None
             self._handle(ready)
+        if self._in_head:
+            self._wait_for_head(0 if self._begun else len(data))
         elif isinstance(self.cycle, _HotCycle) and not self.cycle.complete:
             self._wait_for_body(self.cycle)
 
@@ -156,9 +155,11 @@ class HotProtocol(HttpToolsProtocol):
 
     def _wait_for_body(self, cycle: _HotCycle) -> None:
         self.due_s = self.loop.time() + self._routes.idle_s
+        if not cycle.serving:
+            return
         if cycle.refusal is not None:
             self._refuse(cycle, cycle.refusal)
-        elif cycle.serving and cycle.length is not None and cycle.length - cycle.size >= _RAW_BODY_BYTES:
+        elif cycle.length is not None and cycle.length - cycle.size >= _RAW_BODY_BYTES:
             self._raw = cycle
 
     def _receive_raw(self, cycle: _HotCycle, data: bytes) -> None:
@@ -267,7 +268,7 @@ class HotProtocol(HttpToolsProtocol):
         cycle.serving = True
         if cycle.complete:
             self._handle(cycle)
-        elif self.expect_100_continue and cycle.refusal is None:
+        elif self.expect_100_continue and cycle.refusal is None and cycle.headers is self.headers:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _handle(self, cycle: _HotCycle) -> None:
