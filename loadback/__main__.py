@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from bench.overhead.cli import overhead
 from bench.swarm.cli import swarm
 from loadback.demo_command import demo
 from loadback.doctor.command import doctor
@@ -47,6 +48,7 @@ def build() -> typer.Typer:
 def bench_commands() -> typer.Typer:
     """Experiments register here; each takes --json and then prints one JSON object as its last line."""
     bench = typer.Typer(help="Experiments: loads and measurements.", no_args_is_help=True, rich_markup_mode="rich")
+    bench.command()(overhead)
     bench.command()(swarm)
     return bench
 
