@@ -1,4 +1,4 @@
-"""Every peer under every load, interleaved over rounds so that a noisy minute hits all alike; the quietest run of each counts."""
+"""Every peer under every load, interleaved over rounds so that a noisy minute hits all alike; the quietest run counts."""
 
 from __future__ import annotations
 
