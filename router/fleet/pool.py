@@ -66,7 +66,7 @@ class Pool:
         return Role.UNIFIED in ready or {Role.PREFILL, Role.DECODE} <= ready
 
     def name_models(self) -> None:
-        """Work out which models clients may ask for: configured, else what the engines report. After every change of workers."""
+        """Which models clients may ask for: configured, else what the engines report. To be called when workers change."""
         if self.config.models:
             return
         names = (name for worker in self.workers.values() if worker.info for name in worker.info.models)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from enum import StrEnum
 
 from costmodel.calibrate import DecodeEstimator, LinkEstimator, PrefillEstimator
-
 from costmodel.values import Role, WorkerKey
 from engine_adapters.base import Endpoint, EngineAdapter, EngineInfo, LoadReport
 from router.config.tree import BreakerConfig, HardwareConfig, WorkerConfig
@@ -70,7 +69,7 @@ class Worker:
     def reported(self, report: LoadReport, now_ms: float) -> None:
         if report.dp_rank < len(self.ranks):
             self.ranks[report.dp_rank].reported(report, now_ms)
-            self.prefill.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total)
+            self.prefill.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total, report.dp_rank)
             if report.transfer_bytes_per_ms:
                 self.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
 

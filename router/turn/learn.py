@@ -11,6 +11,7 @@ from router.turn.turn import Turn
 _MIN_DECODE_TOKENS = 8  # fewer say little about the time between tokens
 _SLACK_TOKENS = 256  # prompts are estimated and engines cache whole pages
 _SLACK_SHARE = 0.1
+_QUEUE_SHARE = 0.2  # of TTFT: a turn that queued longer tells more of the queue's prediction than of prefill
 
 
 def read_facts(turn: Turn, attempt: Attempt) -> ReplyFacts | None:
@@ -76,17 +77,16 @@ def _correct_residency(turn: Turn, attempt: Attempt, facts: ReplyFacts) -> None:
 
 
 def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: float) -> None:
-    """Prefill time is first event less what was predicted for queue and transfer; decode time is what came after it."""
+    """A stream tells prefill and decode apart: before its first event, and after it."""
     ttft_ms = _since_dispatch(attempt)
-    if ttft_ms is None:
+    if ttft_ms is None or not turn.scanned.stream:
         return
     terms, placement = attempt.placement.decision.chosen.terms, attempt.placement
-    uncached = facts.prompt_tokens - (facts.cached_tokens or 0)
-    streamed = turn.scanned.stream
-    decoding_ms = now_ms - attempt.dispatched_ms - ttft_ms if streamed else 0.0
-    if streamed:
-        other_ms = terms.queue_ms + terms.transfer_ms + terms.exposed_ms
-        placement.prefill.prefill.observe(uncached, facts.prompt_tokens, max(0.0, ttft_ms - other_ms))
-        if facts.completion_tokens >= _MIN_DECODE_TOKENS:
-            running = placement.decode.ranks[placement.decode_rank].inflight + 1
-            placement.decode.decode.observe(decoding_ms / (facts.completion_tokens - 1), running)
+    if terms.queue_ms <= ttft_ms * _QUEUE_SHARE:
+        cached = facts.cached_tokens or 0
+        prefill_ms = ttft_ms - terms.queue_ms - terms.transfer_ms - terms.exposed_ms
+        placement.prefill.prefill.observe(facts.prompt_tokens - cached, max(0.0, prefill_ms), cached)
+    if facts.completion_tokens >= _MIN_DECODE_TOKENS:
+        running = placement.decode.ranks[placement.decode_rank].inflight + 1
+        decoding_ms = now_ms - attempt.dispatched_ms - ttft_ms
+        placement.decode.decode.observe(running, decoding_ms / (facts.completion_tokens - 1))

@@ -20,6 +20,8 @@ def locate(pool: Pool, sighting: Sighting, now_ms: float) -> dict[WorkerKey, Res
         matches = pool.blocks.match(sighting.blocks, now_ms)
         return {key: to_residency(match, sighting.block_tokens, sighting.prompt_tokens) for key, match in matches.items()}
     matches = pool.lineage.match(sighting.digests, now_ms)
+    if _evicted(pool, sighting):
+        matches = {key: match for key, match in matches.items() if key != sighting.prefill_before}
     tokens, prompt_tokens = sighting.tokens, sighting.prompt_tokens
     return {key: lineage_residency(match, tokens, prompt_tokens) for key, match in matches.items()}
 
@@ -33,3 +35,12 @@ def assume(pool: Pool, sighting: Sighting, placement: Placement, now_ms: float) 
     pool.lineage.assume(chosen.prefill, sighting.digests, Tier.L1, now_ms)
     if placement.disaggregated and placement.decode.info is not None and placement.decode.info.decode_keeps_cache:
         pool.lineage.assume(chosen.decode, sighting.digests, Tier.L1, now_ms)
+
+
+def _evicted(pool: Pool, sighting: Sighting) -> bool:
+    """Whether replies since this thread's last turn told that its worker has evicted prompts younger than it."""
+    before = sighting.prefill_before
+    worker = pool.workers.get(before.worker_id) if before else None
+    if before is None or worker is None or sighting.placed_ms is None or before.dp_rank >= len(worker.ranks):
+        return False
+    return sighting.placed_ms < worker.ranks[before.dp_rank].evicted_before_ms
