@@ -65,7 +65,7 @@ async def launch_pd_pool(
     """
     roles = [Role.PREFILL] * prefills + [Role.DECODE] * decodes
     template = base or SglangSpec(model_dir=model_dir, port=0, kv_port=0, replay_port=0)
-    specs = _specs(replace(template, model_dir=model_dir), roles, ports)
+    specs = pool_specs(replace(template, model_dir=model_dir), roles, ports)
     async with _running(specs, log_dir, deadline_s) as servers:
         yield Pool(prefills=tuple(servers[:prefills]), decodes=tuple(servers[prefills:]))
 
@@ -76,11 +76,16 @@ async def launch_unified(
 ) -> AsyncIterator[Server]:
     """One real SGLang server that does both, with `base`'s settings."""
     template = base or SglangSpec(model_dir=model_dir, port=0, kv_port=0, replay_port=0)
-    async with _running(_specs(replace(template, model_dir=model_dir), [Role.UNIFIED], None), log_dir, deadline_s) as servers:
+    specs = pool_specs(replace(template, model_dir=model_dir), [Role.UNIFIED])
+    async with _running(specs, log_dir, deadline_s) as servers:
         yield servers[0]
 
 
-def _specs(template: SglangSpec, roles: Sequence[Role], ports: Sequence[int] | None) -> list[SglangSpec]:
+def pool_specs(template: SglangSpec, roles: Sequence[Role], ports: Sequence[int] | None = None) -> list[SglangSpec]:
+    """`template` once per role, each with four ports of its own (free ones where none are given).
+
+    Raises ValueError for too few ports.
+    """
     wanted = len(roles) * _PORTS_PER_SERVER
     chosen = tuple(ports) if ports is not None else free_ports(wanted)
     if len(chosen) < wanted:

@@ -1,7 +1,8 @@
 """Real SGLang servers on this machine's CPU: command lines, environment variables and a started server.
 
 The flags are those of the engine contract (events with replay, cache report, metrics, decode radix cache, host tier) plus what
-a machine without an accelerator needs. Copies and events on the CPU are the shim's, so timings say nothing about a GPU.
+a machine without an accelerator needs; idle servers sleep, else each would keep a core busy. Copies and events on the CPU are
+the shim's, so timings say nothing about a GPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HOST = "127.0.0.1"
 
 _CPU_FLAGS = shlex.split(
     "--device cpu --attention-backend torch_native --sampling-backend pytorch --dtype bfloat16 --disable-cuda-graph"
-    " --mem-fraction-static 0.5 --skip-server-warmup --watchdog-timeout 600"
+    " --mem-fraction-static 0.5 --skip-server-warmup --watchdog-timeout 600 --sleep-on-idle"
 )
 _CONTRACT_FLAGS = ("--enable-metrics", "--enable-cache-report", "--tool-call-parser", "qwen25")
 _HOST_TIER_FLAGS = shlex.split(
@@ -29,6 +30,7 @@ _HOST_TIER_FLAGS = shlex.split(
 )
 _VARIABLES = {
     "SGLANG_USE_CPU_ENGINE": "1",
+    "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES": "1",  # so that a messages call can be given a request id
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",

@@ -286,6 +286,13 @@ CLAUSES: tuple[Clause, ...] = (
         frozenset({Role.DECODE}),
     ),
     Clause(
+        "SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES (environment)",
+        "1, and no way to the engines but through the gateway",
+        "`/v1/messages` calls have no request id: they are stopped only by closing their connections, which takes seconds",
+        Need.OPTIONAL,
+        lambda _info: Verdict.UNKNOWN,
+    ),
+    Clause(
         "--enable-priority-scheduling",
         "set",
         "the engine's own queue ignores `priority`",

@@ -70,6 +70,7 @@ class Subscriber:
         self._replay_silence_s = replay_silence_s
         self._reader: ReplayReader | None = None
         self._connected = False
+        self._changes: list[LinkChange] = []  # at most an end that waits for the batches before it
         self._applied = self._events = self._replays = self._unreadable = 0
 
     @property
@@ -108,16 +109,23 @@ class Subscriber:
         sockets = [subscription.socket, subscription.monitor, *([self._reader.socket] if self._reader else [])]
         for socket in sockets:
             poller.register(socket, zmq.POLLIN)
-        await poller.poll(round(WAIT_S * 1000))
+        await poller.poll(round(min(WAIT_S, self._replay_silence_s) * 1000))
 
     def _turn(self, context: zmq.asyncio.Context, subscription: Subscription) -> None:
-        """Live batches first: what was published before a connection broke counts before the break does."""
+        """A connection counts before the batches that came over it, and its end after those that came before.
+
+        Asked for in this order, a connection is always seen no later than its batches.
+        """
         frames = subscription.read(BATCHES_A_TURN)
+        self._changes += subscription.link_changes()
+        ended = self._changes[-1:] == [LinkChange.DOWN]
+        for change in self._changes[:-1] if ended else self._changes:
+            self._link(context, change)
+        self._changes = self._changes[-1:] if ended else []
         for frame in frames:
             self._live(context, frame)
-        if len(frames) < BATCHES_A_TURN:
-            for change in subscription.link_changes():
-                self._link(context, change)
+        if ended and len(frames) < BATCHES_A_TURN:
+            self._link(context, self._changes.pop())
         if self._reader is not None:
             self._replayed(context, self._reader)
 

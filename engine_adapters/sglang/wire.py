@@ -4,7 +4,7 @@
 |---|---|---|---|---|
 | chat, completions | `rid` | `stream_options` | `return_cached_tokens_details` | yes |
 | responses | `request_id`, which is also the reply's id | always there | no | yes |
-| messages | only by the header `x-override-rid` | always there | no | yes |
+| messages | only by the header `x-override-rid`, where the server allows it | always there | no | yes |
 | messages/count_tokens | none: nothing is generated | | | no |
 
 Pure. Knows nothing of the bytes around the members.
@@ -88,7 +88,10 @@ def members(edit: Edit) -> bytes:
 
 
 def headers(edit: Edit) -> tuple[tuple[bytes, bytes], ...]:
-    """Headers to add: the request id where the body has no place for it."""
+    """Headers to add: the request id where the body has no place for it.
+
+    A server heeds it only with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES=1; elsewhere such a call ends when its connection closes.
+    """
     wire = PATHS.get(edit.path)
     if wire is None or wire.rid_header is None:
         return ()
