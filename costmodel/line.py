@@ -1,0 +1,76 @@
+"""A line y = intercept + slope x, fitted online by recursive least squares on relative errors.
+
+Relative, because prefills span four orders of magnitude and an error of 10 % matters alike on each. Old observations fade;
+where the data say nothing of a direction (every x the same) the fading stops there, or the covariance would blow up.
+"""
+
+from __future__ import annotations
+
+import math
+
+_FORGETTING = 0.98
+_NOISE = 0.1  # expected relative error of one observation
+_PRIOR_SPREAD = 2.0  # the prior may be off by a few times itself
+_CLIP = 2.0  # residual of one observation, relative to the prediction
+_FLOOR = 1e-9
+_CEILING = 1e15  # beyond any time in ms or count of tokens: not a measurement
+
+
+class RelativeLine:
+    """Intercept and slope stay positive and finite. `typical_x` scales the slope's share of the prior's uncertainty."""
+
+    def __init__(self, intercept: float, slope: float, typical_x: float) -> None:
+        self.intercept = max(intercept, _FLOOR)
+        self.slope = max(slope, _FLOOR)
+        self.observed = 0
+        typical_y = self.intercept + self.slope * typical_x
+        # Each coefficient could account for the whole of a typical y, whatever the prior's own split.
+        self._max_aa = (_PRIOR_SPREAD * typical_y) ** 2
+        self._max_bb = (_PRIOR_SPREAD * typical_y / typical_x) ** 2
+        self._aa, self._ab, self._bb = self._max_aa, 0.0, self._max_bb
+
+    def at(self, x: float) -> float:
+        return self.intercept + self.slope * x
+
+    def observe(self, x: float, y: float) -> None:
+        """One measured point; ignored unless x is finite and not negative and y finite and positive."""
+        if not (0 <= x < _CEILING and 0 < y < _CEILING):
+            return
+        predicted = self.at(x)
+        residual = min(max(y - predicted, -_CLIP * predicted), _CLIP * predicted)
+        if y > (1 + _CLIP) * predicted and not self.observed:
+            self._start_from(x, y)
+            residual = y - self.at(x)
+            predicted = self.at(x)
+        self.observed += 1
+        gain_a, gain_b = self._gain(x, predicted)
+        self.intercept = max(self.intercept + gain_a * residual, _FLOOR)
+        self.slope = max(self.slope + gain_b * residual, _FLOOR)
+
+    def _start_from(self, x: float, y: float) -> None:
+        """The first observation shows the prior to be of another kind of machine: scale it as a whole."""
+        scale = y / self.at(x)
+        self.intercept *= scale
+        self.slope *= scale
+        self._max_aa *= scale * scale
+        self._max_bb *= scale * scale
+        self._aa, self._ab, self._bb = self._max_aa, 0.0, self._max_bb
+
+    def _gain(self, x: float, predicted: float) -> tuple[float, float]:
+        """Kalman gain of this observation; updates the covariance."""
+        along_a = self._aa + self._ab * x
+        along_b = self._ab + self._bb * x
+        total = (_NOISE * predicted) ** 2 + along_a + along_b * x
+        gain_a, gain_b = along_a / total, along_b / total
+        self._aa -= gain_a * along_a
+        self._ab -= gain_a * along_b
+        self._bb -= gain_b * along_b
+        self._fade()
+        return gain_a, gain_b
+
+    def _fade(self) -> None:
+        """Old observations count less, but never below what the prior knew; the covariance stays positive definite."""
+        self._aa = min(max(self._aa, 0.0) / _FORGETTING, self._max_aa)
+        self._bb = min(max(self._bb, 0.0) / _FORGETTING, self._max_bb)
+        limit = 0.999 * math.sqrt(self._aa * self._bb)
+        self._ab = min(max(self._ab / _FORGETTING, -limit), limit)
