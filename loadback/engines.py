@@ -79,6 +79,7 @@ def emulator_command(spec: PoolSpec, role: Role, ports: Sequence[int]) -> list[s
         "--served-model-name": MODEL_NAME,
         "--model-dir": spec.model_dir,
         "--l2-tokens": L2_TOKENS,
+        "--context-length": spec.context_tokens,
     }
     words = (str(word) for option in options.items() for word in option)
     return [sys.executable, "-m", "engine_adapters.emulator", *words, "--decode-radix-cache"]

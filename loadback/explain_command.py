@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 import httpx
 import msgspec
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +17,7 @@ from loadback.admin_api import AdminError, Candidate, Explained, admin_headers, 
 from loadback.terminal import say
 
 COLUMNS = ("queue_ms", "fetch_ms", "exposed_ms", "compute_ms", "transfer_ms", "decode_ms", "pressure_ms", "ttft_ms", "total_ms")
+TABLE_WIDTH = 124
 
 
 def explain(
@@ -41,7 +43,9 @@ def explain(
     if as_json:
         print(msgspec.json.encode(answer).decode())
     else:
-        print_explained(answer, Console())
+        console = Console()
+        console.width = max(console.width, TABLE_WIDTH)
+        print_explained(answer, console)
 
 
 async def _ask(url: str, path: str, token: str | None, body: bytes) -> Explained:
@@ -59,7 +63,7 @@ def print_explained(answer: Explained, console: Console) -> None:
 
 def candidates_table(answer: Explained) -> Table:
     """Cheapest first; the winner is marked, since a policy need not choose the cheapest."""
-    table = Table("", "worker", title="Cost of each pair, in ms", title_justify="left")
+    table = Table("", "worker", title="Cost of each pair, in ms", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("cached tokens", justify="right")
     table.add_column("tier")
     for name in COLUMNS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def client_guide(url: str, model: str) -> str:
+def client_guide(url: str, model: str, context_tokens: int) -> str:
     """Plain text; `docs/clients.md` has the same at length."""
     return f"""\
 curl         curl -N {url}/v1/chat/completions -H 'content-type: application/json' \\
@@ -17,7 +17,7 @@ Kimi Code    ~/.kimi-code/config.toml:
                [models.m]
                provider = "loadback"
                model = "{model}"
-               max_context_size = 32768
+               max_context_size = {context_tokens}
 Codex        ~/.codex/config.toml, then LOADBACK_KEY=none codex:
                model = "{model}"
                model_provider = "loadback"

@@ -44,6 +44,11 @@ class PoolSpec:
         return (Role.PREFILL,) * self.prefills + (Role.DECODE,) * self.decodes
 
     @property
+    def context_tokens(self) -> int:
+        """The longest prompt that its workers take."""
+        return 262_144 if self.engine is EngineChoice.EMULATOR else 32_768
+
+    @property
     def title(self) -> str:
         shape = f"{self.prefills}P{self.decodes}D" if self.decodes else f"{self.prefills} unified"
         return f"{shape} of {'emulated' if self.engine is EngineChoice.EMULATOR else 'real'} SGLang"

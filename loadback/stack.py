@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ import yaml
 from engine_adapters.launch.process import EngineProcess, start_process
 from loadback.engines import running_engines
 from loadback.pool_spec import GatewaySpec, Member, PoolSpec, gateway_config
-from loadback.terminal import say
+from loadback.terminal import progress, say
 
 GATEWAY_READY_S = 60.0
 STOP_MARGIN_S = 5.0  # for the gateway, beyond its own drain
@@ -56,17 +56,24 @@ async def running_stack(spec: PoolSpec, gateway: GatewaySpec) -> AsyncIterator[S
     """Raises `PortTaken`, or what the launcher raises when a process does not start; logs are kept only then."""
     check_port(gateway)
     with _log_folder() as folder:
-        say(f"starting {spec.title}")
-        async with running_engines(spec, folder) as members:
-            say(f"{len(members)} workers answer; starting the gateway")
-            config_file = folder / "gateway.yaml"
-            config_file.write_text(config_yaml(spec, gateway, members), encoding="utf-8")
-            process = await _start_gateway(gateway, config_file)
-            try:
-                await process.ready("/readyz", GATEWAY_READY_S)
-                yield Stack(members, gateway, config_file, process)
-            finally:
-                await process.stop(gateway.drain_s + STOP_MARGIN_S)
+        async with AsyncExitStack() as exits:
+            with progress(f"starting {spec.title}"):
+                members = await exits.enter_async_context(running_engines(spec, folder))
+            with progress("starting the gateway"):
+                stack = await _start_gateway(spec, gateway, members, folder, exits)
+            yield stack
+
+
+async def _start_gateway(
+    spec: PoolSpec, gateway: GatewaySpec, members: tuple[Member, ...], folder: Path, exits: AsyncExitStack
+) -> Stack:
+    config_file = folder / "gateway.yaml"
+    config_file.write_text(config_yaml(spec, gateway, members), encoding="utf-8")
+    command = [sys.executable, "-m", "loadback", "serve", "--config", str(config_file)]
+    process = await start_process("the gateway", gateway.url, command, {}, folder / "gateway.log")
+    exits.push_async_callback(process.stop, gateway.drain_s + STOP_MARGIN_S)
+    await process.ready("/readyz", GATEWAY_READY_S)
+    return Stack(members, gateway, config_file, process)
 
 
 @contextmanager
@@ -99,8 +106,3 @@ def config_yaml(spec: PoolSpec, gateway: GatewaySpec, members: tuple[Member, ...
     """Only what differs from the defaults, so that the file reads like one written by hand."""
     tree = gateway_config(spec, gateway, members).model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(tree, sort_keys=False)
-
-
-async def _start_gateway(gateway: GatewaySpec, config_file: Path) -> EngineProcess:
-    command = [sys.executable, "-m", "loadback", "serve", "--config", str(config_file)]
-    return await start_process("the gateway", gateway.url, command, {}, config_file.with_name("gateway.log"))

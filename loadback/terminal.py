@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -17,6 +21,21 @@ class Interrupted(Exception):
 
 def say(text: str) -> None:
     print(f"loadback: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[None]:
+    """A line with the time that has passed, while the block runs; one plain line where there is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        say(text)
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        bar.add_task(text)
+        yield
+    say(text)
 
 
 def run(work: Coroutine[Any, Any, int]) -> int:

@@ -72,7 +72,7 @@ def welcome(spec: PoolSpec, stack: Stack) -> str:
             f"\n{spec.title} behind {url}/v1, model {MODEL_NAME} (config: {stack.config_file})\n",
             workers,
             "\nPoint a client at it:\n",
-            client_guide(url, MODEL_NAME),
+            client_guide(url, MODEL_NAME, spec.context_tokens),
             "\nWatch it:\n",
             watch_guide(url),
             "\nCtrl-C stops everything.",
