@@ -18,7 +18,7 @@ from router.wire.head import Header
 
 def worker_view(pool: Pool, worker: Worker, feeds: Sequence[FeedStatus], now_ms: float) -> dict[str, object]:
     info = worker.info
-    rates = worker.prefill.rates
+    prefill, decode = worker.rates.prefill(now_ms), worker.rates.decode(now_ms)
     return {
         "id": worker.worker_id,
         "pool": pool.name,
@@ -35,11 +35,11 @@ def worker_view(pool: Pool, worker: Worker, feeds: Sequence[FeedStatus], now_ms:
         "inflight": worker.inflight,
         "load": [_load_view(worker, rank, now_ms) for rank in range(len(worker.ranks))],
         "rates": {
-            "prefill_base_ms": rates.base_ms,
-            "prefill_ms_per_token": rates.ms_per_token,
-            "prefill_ms_per_token2": rates.ms_per_token2,
-            "itl_base_ms": worker.decode.rates.itl_base_ms,
-            "itl_ms_per_running": worker.decode.rates.itl_ms_per_running,
+            "prefill_base_ms": prefill.base_ms,
+            "prefill_ms_per_token": prefill.ms_per_token,
+            "prefill_ms_per_token2": prefill.ms_per_token2,
+            "itl_base_ms": decode.itl_base_ms,
+            "itl_ms_per_running": decode.itl_ms_per_running,
         },
         "events": [
             {"rank": feed.dp_rank, "state": feed.state, "applied": feed.applied, "gaps": feed.gaps, "address": feed.address}
@@ -49,7 +49,7 @@ def worker_view(pool: Pool, worker: Worker, feeds: Sequence[FeedStatus], now_ms:
 
 
 def _load_view(worker: Worker, rank: int, now_ms: float) -> dict[str, object]:
-    load = worker.ranks[rank].load(now_ms, worker.prefill.rates.ms_per_token)
+    load = worker.ranks[rank].load(now_ms, worker.rates.prefill(now_ms).ms_per_token)
     return {name: getattr(load, name) for name in load.__struct_fields__} | {"rank": rank}
 
 

@@ -9,6 +9,7 @@ from engine_adapters.adapters import adapter_for
 from kvtier.index.memory import BlockIndex
 from router.admission import Admission
 from router.config.tree import Config, PolicyConfig, PoolConfig, WorkerConfig
+from router.fleet.rates import Rates
 from router.fleet.worker import Worker, WorkerState
 
 
@@ -28,6 +29,7 @@ class Pool:
             queue_limit=tree.admission.queue_limit,
             timeout_s=tree.admission.queue_timeout_s,
         )
+        self._rates = Rates(config.hardware.prefill_prior(), config.hardware.decode_prior())
         self.policy: Policy = make_policy(tree.policy)
         self.restore = {
             Tier.L2: config.hardware.l2_link.as_link(),
@@ -40,7 +42,7 @@ class Pool:
             self.add(role, worker)
 
     def add(self, role: Role, config: WorkerConfig) -> Worker:
-        worker = Worker(role, config, self.adapter, self.config.hardware, self._tree.breaker)
+        worker = Worker(role, config, self.adapter, self.config.hardware, self._tree.breaker, self._rates)
         self.workers[worker.worker_id] = worker
         return worker
 

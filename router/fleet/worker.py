@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from costmodel.calibrate import DecodeEstimator, LinkEstimator, PrefillEstimator
+from costmodel.calibrate import LinkEstimator
 from costmodel.values import Role, WorkerKey
 from engine_adapters.base import Endpoint, EngineAdapter, EngineInfo, LoadReport
 from router.config.tree import BreakerConfig, HardwareConfig, WorkerConfig
 from router.fleet.breaker import Breaker
 from router.fleet.ledger import Ledger
+from router.fleet.rates import Rates
 from router.wire.upstream import Origin
 
 
@@ -24,7 +25,13 @@ class Worker:
     """Mutable, owned by its pool. `ranks[r]` is the ledger of data-parallel rank r."""
 
     def __init__(
-        self, role: Role, config: WorkerConfig, adapter: EngineAdapter, hardware: HardwareConfig, breaker: BreakerConfig
+        self,
+        role: Role,
+        config: WorkerConfig,
+        adapter: EngineAdapter,
+        hardware: HardwareConfig,
+        breaker: BreakerConfig,
+        pool_rates: Rates,
     ) -> None:
         self.worker_id = config.worker_id
         self.role = role
@@ -38,8 +45,7 @@ class Worker:
         self.breaker = Breaker(failures=breaker.failures, window_ms=breaker.window_s * 1000, open_ms=breaker.open_s * 1000)
         self.keys: tuple[WorkerKey, ...] = (WorkerKey(self.worker_id, 0),)
         self.ranks: list[Ledger] = [Ledger()]
-        self.prefill = PrefillEstimator(hardware.prefill_prior())
-        self.decode = DecodeEstimator(hardware.decode_prior())
+        self.rates = Rates(hardware.prefill_prior(), hardware.decode_prior(), pool_rates)
         self.transfer = LinkEstimator(hardware.pd_link.as_link())
         self.last_fault = ""
 
@@ -69,7 +75,7 @@ class Worker:
     def reported(self, report: LoadReport, now_ms: float) -> None:
         if report.dp_rank < len(self.ranks):
             self.ranks[report.dp_rank].reported(report, now_ms)
-            self.prefill.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total, report.dp_rank)
+            self.rates.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total, report.dp_rank)
             if report.transfer_bytes_per_ms:
                 self.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
 

@@ -85,8 +85,8 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
     if terms.queue_ms <= ttft_ms * _QUEUE_SHARE:
         cached = facts.cached_tokens or 0
         prefill_ms = ttft_ms - terms.queue_ms - terms.transfer_ms - terms.exposed_ms
-        placement.prefill.prefill.observe(facts.prompt_tokens - cached, max(0.0, prefill_ms), cached)
+        placement.prefill.rates.observe_prefill(facts.prompt_tokens - cached, max(0.0, prefill_ms), cached, now_ms)
     if facts.completion_tokens >= _MIN_DECODE_TOKENS:
         running = placement.decode.ranks[placement.decode_rank].inflight + 1
         decoding_ms = now_ms - attempt.dispatched_ms - ttft_ms
-        placement.decode.decode.observe(running, decoding_ms / (facts.completion_tokens - 1))
+        placement.decode.rates.observe_decode(running, decoding_ms / (facts.completion_tokens - 1), now_ms)

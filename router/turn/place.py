@@ -61,14 +61,15 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
     for worker in pool.workers.values():
         if worker.worker_id in failed or not worker.takes_turns(now_ms):
             continue
+        rates = worker.rates.prefill(now_ms)
         for key, ledger in zip(worker.keys, worker.ranks, strict=True):
-            load = ledger.load(now_ms, worker.prefill.rates.ms_per_token)
+            load = ledger.load(now_ms, rates.ms_per_token)
             residency = residencies.get(key, _NOTHING)
             if worker.role is not Role.DECODE:
-                prefills.append(Prefill(key, residency, load, worker.prefill.rates, pool.restore, ledger.inflight))
+                prefills.append(Prefill(key, residency, load, rates, pool.restore, ledger.inflight))
             if worker.role is not Role.PREFILL:
                 link = _NO_LINK if worker.role is Role.UNIFIED else worker.transfer.link
-                decodes.append(Decode(key, load, worker.decode.rates, link, residency.tokens, ledger.inflight))
+                decodes.append(Decode(key, load, worker.rates.decode(now_ms), link, residency.tokens, ledger.inflight))
     return Fleet(tuple(prefills), tuple(decodes), pool.config.hardware.kv_bytes_per_token, pool.disaggregated)
 
 

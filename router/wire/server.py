@@ -257,13 +257,17 @@ class HotProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         if isinstance(cycle, _HotCycle):
             # Not at once: a client may have sent thousands of small requests in one piece.
-            self.loop.call_soon(self._start_hot, cycle)
+            self.loop.call_soon(self._start_queued, cycle)
         else:
             super()._start_asgi_task(cycle, app)
 
+    def _start_queued(self, cycle: _HotCycle) -> None:
+        if not self.transport.is_closing():
+            self._start_hot(cycle)
+            if not cycle.complete:
+                self._wait_for_body(cycle)
+
     def _start_hot(self, cycle: _HotCycle) -> None:
-        if self.transport.is_closing():
-            return
         self._serving = cycle
         cycle.serving = True
         if cycle.complete:

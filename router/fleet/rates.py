@@ -1,0 +1,62 @@
+"""A worker's rates: its own once it has shown enough of itself lately, those of its pool until then and afterwards.
+
+By its own rates alone a worker whose first turns happened to be slow would get no more, and nothing would ever correct them. The
+workers of a pool run the same model on the same kind of machine: what one shows is the best guess for another that is silent.
+"""
+
+from __future__ import annotations
+
+from costmodel.calibrate import DecodeEstimator, PrefillEstimator
+from costmodel.values import DecodeRates, PrefillRates
+
+_OWN_AFTER = 8  # observations
+_SILENT_MS = 120_000.0
+
+
+class Rates:
+    """Rates of one worker (`pool` given) or of a pool. Values are worked out when something is observed, not when asked."""
+
+    def __init__(self, prefill: PrefillRates, decode: DecodeRates, pool: Rates | None = None) -> None:
+        self._pool = pool
+        self._prefill = PrefillEstimator(prefill)
+        self._decode = DecodeEstimator(decode)
+        self._prefill_rates = prefill
+        self._decode_rates = decode
+        self._prefills = 0
+        self._decodes = 0
+        self._prefill_seen_ms = self._decode_seen_ms = float("-inf")
+
+    def prefill(self, now_ms: float) -> PrefillRates:
+        pool = self._pool
+        if pool is None or not pool._prefills:
+            return self._prefill_rates
+        known = self._prefills >= _OWN_AFTER and now_ms - self._prefill_seen_ms < _SILENT_MS
+        return self._prefill_rates if known else pool._prefill_rates
+
+    def decode(self, now_ms: float) -> DecodeRates:
+        pool = self._pool
+        if pool is None or not pool._decodes:
+            return self._decode_rates
+        known = self._decodes >= _OWN_AFTER and now_ms - self._decode_seen_ms < _SILENT_MS
+        return self._decode_rates if known else pool._decode_rates
+
+    def observe_prefill(self, uncached_tokens: int, prefill_ms: float, cached_tokens: int, now_ms: float) -> None:
+        self._prefill.observe(uncached_tokens, prefill_ms, cached_tokens)
+        self._prefill_rates = self._prefill.rates
+        self._prefills += 1
+        self._prefill_seen_ms = now_ms
+        if self._pool is not None:
+            self._pool.observe_prefill(uncached_tokens, prefill_ms, cached_tokens, now_ms)
+
+    def observe_decode(self, running_requests: int, itl_ms: float, now_ms: float) -> None:
+        self._decode.observe(running_requests, itl_ms)
+        self._decode_rates = self._decode.rates
+        self._decodes += 1
+        self._decode_seen_ms = now_ms
+        if self._pool is not None:
+            self._pool.observe_decode(running_requests, itl_ms, now_ms)
+
+    def observe_report(self, uncached_tokens_total: int | None, busy_us_total: int | None, dp_rank: int) -> None:
+        """The engine's own counters; they differ from worker to worker, so the pool hears nothing of them."""
+        self._prefill.observe_report(uncached_tokens_total, busy_us_total, dp_rank)
+        self._prefill_rates = self._prefill.rates
