@@ -39,6 +39,7 @@ class PromptTemplate:
         self._environment = _environment(now or datetime.now)
         self._template = self._environment.from_string(source)
         self.content_format = self._detect_content_format()
+        self.inline_system = self._detect_inline_system()
 
     @classmethod
     def from_folder(cls, folder: Path) -> PromptTemplate:
@@ -66,6 +67,18 @@ class PromptTemplate:
             )
         except (jinja2.TemplateError, TypeError) as error:
             raise TemplateRefusal(str(error)) from error
+
+    def _detect_inline_system(self) -> bool:
+        """Whether a system message in mid-conversation appears in the prompt, instead of being refused or dropped."""
+        mark = "__inline_system_mark__"
+        turns = [("system", "t"), ("user", "t"), ("system", mark), ("user", "t")]
+        try:
+            text = self._template.render(
+                messages=[{"role": role, "content": content} for role, content in turns], add_generation_prompt=False
+            )
+        except (jinja2.TemplateError, TypeError, ValueError):
+            return False
+        return mark in text
 
     def _detect_content_format(self) -> ContentFormat:
         """Whether the template iterates over content parts ("openai") or wants one string; SGLang's and vLLM's rule."""

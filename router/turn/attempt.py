@@ -239,7 +239,11 @@ class ReplyLeg:
     def _on_events(self, data: bytes) -> None:
         attempt, observer = self._attempt, self._attempt.observer
         started = observer.started
-        events = observer.feed(data)
+        try:
+            events = observer.feed(data)
+        except EngineDied as error:  # an event above the bound
+            attempt.fail(error, self._worker)
+            return
         if observer.error_event is not None:
             attempt.fail(fault_of_event(observer.error_event, self._worker.worker_id, attempt.dialect), self._worker)
         elif events:

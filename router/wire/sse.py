@@ -15,7 +15,7 @@ _EDGE_BYTES = 2  # an event's end may begin this many bytes before the piece tha
 
 
 class EventSplitter:
-    """Holds back the tail that is not yet a whole event. Lines may end in LF or CRLF (WHATWG HTML 9.2.5; a lone CR is not used)."""
+    """Holds back the tail that is not yet a whole event. Lines may end in LF or CRLF (WHATWG HTML 9.2.5, without lone CR)."""
 
     __slots__ = ("_edge", "_held", "_held_bytes", "_max_event_bytes")
 

@@ -1,7 +1,7 @@
 """Notices in a streamed reply when a tool call is complete: the moment its argument JSON closes, before the reply ends.
 
-Only pieces that hold a tool marker are parsed (`concerns`), and of those only the members that matter. Quotes inside JSON strings
-are escaped, so text cannot fake a marker. Sutradhara (streaming tool dispatch) starts tools at that moment.
+Only pieces that hold a tool marker are parsed (`concerns`), and of those only the members that matter. Quotes inside JSON
+strings are escaped, so text cannot fake a marker. Sutradhara (streaming tool dispatch) starts tools at that moment.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from router.dialects.dialect import DialectName, event_data, split_blocks
 
 _MAX_CALLS = 1024  # of one reply; what an engine streams beyond is not tracked
+_Reader = tuple[Callable[[bytes], None], tuple[bytes, ...], tuple[bytes, ...]]  # and what begins or goes on, what ends
 _IN_STRING = re.compile(r'[\\"]')
 _OUTSIDE = re.compile(r'["{}\[\]]')
 
@@ -80,25 +81,25 @@ class ToolCallTracker:
     def __init__(self, dialect: DialectName) -> None:
         self.closed: list[ClosedToolCall] = []
         self._open: dict[Hashable, _Open] = {}
-        self._seen = 0
+        self._seen: set[Hashable] = set()
         self._now_ms: float | None = None
-        readers: dict[DialectName, tuple[Callable[[bytes], None], tuple[bytes, ...], bytes]] = {
-            DialectName.CHAT: (self._read_chat, (b'"tool_calls":[', b'"tool_calls": ['), b'"finish_reason":"'),
-            DialectName.RESPONSES: (
-                self._read_responses,
-                (b"function_call", b"custom_tool_call"),
-                b"response.output_item.done",
+        readers: dict[DialectName, _Reader] = {
+            DialectName.CHAT: (
+                self._read_chat,
+                (b'"tool_calls":[', b'"tool_calls": ['),
+                (b'"finish_reason":"', b'"finish_reason": "'),
             ),
-            DialectName.MESSAGES: (self._read_messages, (b'"tool_use"', b"input_json_delta"), b"content_block_stop"),
+            DialectName.RESPONSES: (self._read_responses, (b"function_call", b"custom_tool_call"), (b"output_item.done",)),
+            DialectName.MESSAGES: (self._read_messages, (b'"tool_use"', b"input_json_delta"), (b"content_block_stop",)),
         }
-        self._read, self._markers, self._stops = readers.get(dialect, (_ignore, (), b""))
+        self._read, self._markers, self._stops = readers.get(dialect, (_ignore, (), ()))
 
     def concerns(self, events: bytes) -> bool:
         """Cheap: whether `feed` could learn anything from this piece of whole events."""
         for marker in self._markers:
             if marker in events:
                 return True
-        return bool(self._open) and self._stops in events
+        return bool(self._open) and any(marker in events for marker in self._stops)
 
     def feed(self, events: bytes, now_ms: float | None = None) -> None:
         """Read a piece of whole events. Never raises for what an engine sends."""
@@ -123,7 +124,7 @@ class ToolCallTracker:
     def _take_chat(self, choice: int, call: _Call) -> None:
         key = (choice, call.index)
         function = call.function or _Function()
-        if function.name and key not in self._open:
+        if function.name and key not in self._seen:
             # Engines stream calls one after another: the next one's name ends the one before, whatever its arguments were.
             self._close_all(choice)
             self._begin(key, call.index, function.name, call.id or "")
@@ -168,8 +169,8 @@ class ToolCallTracker:
     # what they share
 
     def _begin(self, key: Hashable, index: int, name: str, call_id: str) -> None:
-        if key not in self._open and self._seen < _MAX_CALLS:
-            self._seen += 1
+        if key not in self._seen and len(self._seen) < _MAX_CALLS:
+            self._seen.add(key)
             self._open[key] = _Open(index, name, call_id)
 
     def _extend(self, key: Hashable, text: str | None) -> None:

@@ -26,7 +26,7 @@ class OfferedTool(msgspec.Struct, frozen=True):
 
 
 class PlannedCall(msgspec.Struct, frozen=True):
-    """`arguments` is JSON text for functions, plain text for custom tools."""
+    """`arguments` is JSON text; a custom tool's free text is its `input` member, as the model is shown it."""
 
     tool: OfferedTool
     arguments: str
@@ -51,7 +51,7 @@ def choose(tools: Sequence[OfferedTool], named: str | None = None) -> OfferedToo
 def call(tool: OfferedTool, command: str | None = None) -> PlannedCall:
     """A call of `tool`; `command` replaces the shell command where the tool takes one."""
     if tool.kind is ToolKind.CUSTOM:
-        return PlannedCall(tool, command or "ls -la")
+        return PlannedCall(tool, json.dumps({"input": command or "ls -la"}, ensure_ascii=False))
     arguments = synthesise(tool.parameters or {"type": "object"})
     if not isinstance(arguments, dict):
         arguments = {}

@@ -8,13 +8,18 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from engine_adapters.emulator.model.params import EngineRole
 from engine_adapters.emulator.wire import info
 from engine_adapters.emulator.wire.call import Dialect
 from engine_adapters.emulator.wire.chat import ChatDialect
+from engine_adapters.emulator.wire.completions import CompletionDialect
 from engine_adapters.emulator.wire.errors import BadRequest, openai_error, parse_object
+from engine_adapters.emulator.wire.generate import GenerateDialect
 from engine_adapters.emulator.wire.http import BodyTooLarge, Exchange, Receive, Scope, Send
 from engine_adapters.emulator.wire.inference import serve_inference
+from engine_adapters.emulator.wire.messages import MessagesDialect
 from engine_adapters.emulator.wire.metrics import exposition
+from engine_adapters.emulator.wire.responses import ResponsesDialect
 from engine_adapters.emulator.wire.sampling import Sampling
 from engine_adapters.emulator.worker.faults import Fault
 from engine_adapters.emulator.worker.options import ENGINE_NAME
@@ -30,7 +35,16 @@ class EmulatorApp:
         self.worker = worker
         sampling = Sampling(worker.params, worker.options.style, worker.tokenizer)
         chat = ChatDialect(sampling, worker.template, worker.tokenizer, worker.options.cache_report)
-        self._dialects: dict[str, Dialect] = {"/v1/chat/completions": chat}
+        messages = MessagesDialect(sampling, worker.template, chat)
+        name, disaggregated = worker.options.served_model_name, worker.params.role is not EngineRole.UNIFIED
+        self._dialects: dict[str, Dialect] = {
+            "/v1/chat/completions": chat,
+            "/v1/completions": CompletionDialect(sampling, worker.tokenizer, worker.options.cache_report),
+            "/generate": GenerateDialect(sampling, worker.tokenizer),
+            "/v1/responses": ResponsesDialect(sampling, worker.template, chat, name, disaggregated),
+            "/v1/messages": messages,
+        }
+        self._messages = messages
         self._handlers: dict[str, Handler] = {
             "/health": self._health,
             "/health_generate": self._health,
@@ -44,6 +58,7 @@ class EmulatorApp:
             "/v1/loads": self._loads,
             "/metrics": self._metrics,
             "/flush_cache": self._flush_cache,
+            "/v1/messages/count_tokens": self._count_tokens,
             "/abort_request": self._abort_request,
             "/_emulator/fault": self._fault,
             "/_emulator/reset": self._reset,
@@ -112,6 +127,12 @@ class EmulatorApp:
 
     async def _metrics(self, exchange: Exchange) -> None:
         await exchange.reply(200, exposition(self.worker).encode(), b"text/plain; version=1.0.0; charset=utf-8")
+
+    async def _count_tokens(self, exchange: Exchange) -> None:
+        try:
+            await exchange.json(200, self._messages.count_tokens(await exchange.body()))
+        except BadRequest as error:
+            await exchange.json(*self._messages.refusal(error))
 
     async def _flush_cache(self, exchange: Exchange) -> None:
         try:

@@ -13,6 +13,10 @@ from engine_adapters.emulator.worker.job import Job, Step
 class EventStream(Protocol):
     """Turns steps into the bytes of one SSE stream."""
 
+    def start(self) -> list[bytes]:
+        """Events that need nothing computed; only sent by dialects whose head goes first."""
+        ...
+
     def step(self, step: Step) -> list[bytes]:
         """The events that this step adds; may be none."""
         ...
@@ -42,12 +46,16 @@ class Call(Protocol):
 class Dialect(Protocol):
     """One inference route. `head_first`: a stream's 200 goes out before anything is computed."""
 
-    head_first: bool
+    @property
+    def head_first(self) -> bool: ...
+
+    @property
+    def stream_headers(self) -> tuple[tuple[bytes, bytes], ...]: ...
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> Call:
         """Raises BadRequest."""
         ...
 
-    def refusal(self, error: BadRequest | Failure) -> dict[str, Any]:
-        """The error body of a reply that has no 200."""
+    def refusal(self, error: BadRequest | Failure) -> tuple[int, dict[str, Any]]:
+        """Status and body of a reply that has no 200."""
         ...

@@ -12,7 +12,7 @@ import msgspec
 from engine_adapters.emulator.reply.plan import SUBMIT_MARK, ReplyRequest
 from engine_adapters.emulator.reply.tools import OfferedTool, ToolKind
 from engine_adapters.emulator.wire.chat_stream import ChatStream
-from engine_adapters.emulator.wire.errors import BadRequest, openai_error, parse_object
+from engine_adapters.emulator.wire.errors import BadRequest, openai_refusal, parse_object
 from engine_adapters.emulator.wire.logprobs import chat_logprobs
 from engine_adapters.emulator.wire.sampling import Sampling, integer
 from engine_adapters.emulator.wire.usage import cached_details, metadata, usage
@@ -26,6 +26,7 @@ from engine_adapters.prompt.tokenizer import Tokenizer
 
 class ChatDialect:
     head_first = False
+    stream_headers = ()
 
     def __init__(self, sampling: Sampling, template: PromptTemplate, tokenizer: Tokenizer, cache_report: bool) -> None:
         self._sampling = sampling
@@ -66,10 +67,8 @@ class ChatDialect:
             raise BadRequest(str(error), "BadRequest") from error
         return tuple(self._tokenizer.encode_prompt(text))
 
-    def refusal(self, error: BadRequest | Failure) -> dict[str, Any]:
-        if isinstance(error, Failure):
-            return openai_error(error.status, error.message, "BadRequestError" if error.status == 400 else str(error.status))
-        return openai_error(error.status, error.message, error.kind, error.param)
+    def refusal(self, error: BadRequest | Failure) -> tuple[int, dict[str, Any]]:
+        return error.status, openai_refusal(error)
 
 
 class ChatCall:

@@ -40,6 +40,9 @@ class ChatStream:
         self._cache_details = cache_details
         self._told: dict[int, _Told] = {}
 
+    def start(self) -> list[bytes]:
+        return []
+
     def step(self, step: Step) -> list[bytes]:
         parts = []
         told = self._told.get(step.job.index)

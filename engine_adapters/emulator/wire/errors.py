@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from engine_adapters.emulator.worker.driver import Failure
+
 
 class BadRequest(ValueError):
     """The request cannot be served as it is. `kind` is the error's `type` where the dialect has one of its own."""
@@ -22,6 +24,13 @@ class BadRequest(ValueError):
 def openai_error(status: int, message: str, kind: str, param: str | None = None) -> dict[str, Any]:
     """The flat shape that SGLang's chat and completions use."""
     return {"object": "error", "message": message, "type": kind, "param": param, "code": status}
+
+
+def openai_refusal(error: BadRequest | Failure) -> dict[str, Any]:
+    """The error body of a chat or completion reply without a 200."""
+    if isinstance(error, BadRequest):
+        return openai_error(error.status, error.message, error.kind, error.param)
+    return openai_error(error.status, error.message, "BadRequestError" if error.status == 400 else str(error.status))
 
 
 def openai_stream_error(status: int, message: str) -> bytes:

@@ -72,8 +72,8 @@ class Exchange:
         await self._head(status, (*typed, (b"content-length", str(len(body)).encode()), *headers))
         await self._send({"type": "http.response.body", "body": body})
 
-    async def start_events(self) -> None:
-        await self._head(200, ((b"content-type", b"text/event-stream; charset=utf-8"),))
+    async def start_events(self, headers: tuple[tuple[bytes, bytes], ...] = ()) -> None:
+        await self._head(200, (*headers, (b"content-type", b"text/event-stream; charset=utf-8")))
 
     async def event(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})

@@ -46,9 +46,7 @@ async def _answer(worker: Worker, dialect: Dialect, exchange: Exchange, body: by
             return await _stream(worker, dialect, call, exchange, fault)
         return await _whole(worker, call, exchange, fault)
     except (BadRequest, Failure) as error:
-        await exchange.json(error.status, dialect.refusal(error))
-    except ValueError as error:
-        await exchange.json(400, dialect.refusal(BadRequest(str(error))))
+        await exchange.json(*dialect.refusal(error))
     return False
 
 
@@ -64,7 +62,7 @@ async def _fail_early(fault: Fault, dialect: Dialect, exchange: Exchange) -> boo
     status = _STATUS_FAULTS.get(fault.kind)
     if status is None:
         return False
-    await exchange.json(status, dialect.refusal(Failure(status, f"injected fault {fault.kind}")))
+    await exchange.json(status, dialect.refusal(Failure(status, f"injected fault {fault.kind}"))[1])
     return True
 
 
@@ -88,12 +86,14 @@ async def _stream(worker: Worker, dialect: Dialect, call: Call, exchange: Exchan
     events = call.events()
     last: dict[int, Step] = {}
     if dialect.head_first:
-        await exchange.start_events()
+        await exchange.start_events(dialect.stream_headers)
+        for event in events.start():
+            await exchange.event(event)
     sent = 0
-    async with aclosing(_event_bytes(worker, call, events, last)) as chunks:
+    async with aclosing(_event_bytes(worker, dialect, call, events, last)) as chunks:
         async for chunk in chunks:
             if not exchange.started:
-                await exchange.start_events()
+                await exchange.start_events(dialect.stream_headers)
             if fault is not None and sent >= fault.after_events and await _fail_late(fault, events, exchange, _in_order(last)):
                 return True
             await exchange.event(chunk)
@@ -102,7 +102,9 @@ async def _stream(worker: Worker, dialect: Dialect, call: Call, exchange: Exchan
     return any(step.finish is not None and step.finish.reason == "abort" for step in last.values())
 
 
-async def _event_bytes(worker: Worker, call: Call, events: EventStream, last: dict[int, Step]) -> AsyncGenerator[bytes]:
+async def _event_bytes(
+    worker: Worker, dialect: Dialect, call: Call, events: EventStream, last: dict[int, Step]
+) -> AsyncGenerator[bytes]:
     try:
         async with aclosing(worker.run(call.jobs)) as steps:
             async for step in steps:
@@ -111,6 +113,8 @@ async def _event_bytes(worker: Worker, call: Call, events: EventStream, last: di
                     yield event
         closing = events.end(_in_order(last))
     except Failure as failure:
+        if failure.refused and not dialect.head_first:
+            raise
         closing = events.failure(failure, _in_order(last))
     for event in closing:
         yield event

@@ -15,12 +15,13 @@ from engine_adapters.emulator.model.request import Cached, EngineRequest, Finish
 
 
 class Failure(Exception):
-    """A request ended without a reply. `status` is what a non-streaming client gets."""
+    """A request ended without a reply. `status` is what a non-streaming client gets; `refused`: it never reached the engine."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, *, refused: bool = False) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.refused = refused
 
 
 class OutcomeQueue:

@@ -62,7 +62,7 @@ class Worker:
     async def run(self, jobs: Sequence[Job]) -> AsyncGenerator[Step]:
         """Compute `jobs`; ends when the last has finished. Closing the iterator aborts what is left.
 
-        Raises Failure (a job cannot be completed) and ValueError (it can never run here).
+        Raises Failure when a job cannot be completed, or `refused` when it can never run here.
         """
         queue = OutcomeQueue()
         open_jobs = {job.rid: job for job in jobs}
@@ -112,8 +112,11 @@ class Worker:
                 400, f"Invalid request: Disaggregated request received without bootstrap room id. req.rid={job.rid!r}"
             )
         if job.rid in self.driver.model:
-            raise ValueError(f"Duplicate request ID detected: {job.rid}")
-        self.driver.submit(self._request(job), queue)
+            raise Failure(400, f"Duplicate request ID detected: {job.rid}", refused=True)
+        try:
+            self.driver.submit(self._request(job), queue)
+        except ValueError as error:
+            raise Failure(400, str(error), refused=True) from error
         if self.params.role is EngineRole.PREFILL and job.bootstrap is not None and not job.bootstrap.fake:
             self.rooms.announce(job.bootstrap.room, job.rid)
 

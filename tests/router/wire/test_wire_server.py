@@ -329,3 +329,32 @@ async def test_drain_deadline_breaks_what_is_left(serve_hot: Serve) -> None:
         await client.rest()
     await asyncio.wait_for(gateway.serving, DEADLINE_S)
     assert left.is_set()
+
+
+async def test_refusal_waits_for_its_turn(serve: Serve) -> None:
+    kept: asyncio.Queue[HotRequest] = asyncio.Queue()
+    client = await (await serve(kept.put_nowait, max_body_bytes=10)).connect()
+    client.post(b"first")
+    client.post(b"far too long " * 1000)
+    first = await asyncio.wait_for(kept.get(), DEADLINE_S)
+    first.downstream.start(200, [(b"content-length", b"10")])
+    first.downstream.write(b"first")
+    await client.until(b"\r\n\r\n")
+    assert await client.read(5) == b"first"
+    first.downstream.write(b"reply")
+    first.downstream.finish()
+    assert await client.read(5) == b"reply"
+    assert (await client.reply())[0].startswith(b"HTTP/1.1 413 ")
+
+
+async def test_continue_is_asked_for_when_its_turn_comes(serve_hot: Serve) -> None:
+    kept: asyncio.Queue[HotRequest] = asyncio.Queue()
+    client = await (await serve_hot(kept.put_nowait)).connect()
+    client.post(b"first")
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 6\r\n\r\n".encode())
+    echo(await asyncio.wait_for(kept.get(), DEADLINE_S))
+    assert (await client.reply())[1] == b"first"
+    assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    client.writer.write(b"second")
+    echo(await asyncio.wait_for(kept.get(), DEADLINE_S))
+    assert (await client.reply())[1] == b"second"
