@@ -1,0 +1,196 @@
+"""CostPolicy: the exact minimum, then each guard."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodel.params import CostParams, CutRule, PolicyParams
+from costmodel.policies import CostPolicy
+from costmodel.score import score_pair
+from costmodel.values import (
+    Decode,
+    DecodeRates,
+    Fleet,
+    Link,
+    Load,
+    Prefill,
+    PrefillRates,
+    Residency,
+    Run,
+    Scored,
+    Tier,
+    Turn,
+    WorkerKey,
+)
+
+OFF = CostParams(switch_margin_ms=0, kv_pressure_fraction=0, never_used_first=False, staleness_half_life_ms=0, near_tie_ms=0)
+LINK = Link(1.0, 1e6)
+RATES = PrefillRates(10.0, 0.02)
+
+loads = st.builds(
+    Load,
+    st.floats(0, 1e5),
+    st.integers(0, 40),
+    st.integers(0, 10),
+    st.integers(0, 100_000),
+    st.sampled_from([0, 80_000, 150_000]),
+    st.sampled_from([0, 16, 48]),
+)
+residencies = st.builds(
+    lambda held, deep, age: Residency((Run(0, held, Tier.L1), Run(held, deep, Tier.L2)), age),
+    st.integers(1, 9000),
+    st.integers(1, 9000),
+    st.floats(0, 1e6),
+)
+restores = st.dictionaries(st.just(Tier.L2), st.builds(Link, st.floats(0, 10), st.floats(1e2, 1e7)))
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    disaggregated = draw(st.booleans())
+    prefills = tuple(
+        Prefill(WorkerKey("p", i), draw(st.just(Residency()) | residencies), draw(loads), RATES, draw(restores))
+        for i in range(draw(st.integers(1, 4)))
+    )
+    keys = [WorkerKey("d", i) for i in range(draw(st.integers(1, 4)))] if disaggregated else [p.worker for p in prefills]
+    decodes = tuple(Decode(key, draw(loads), DecodeRates(10.0, 0.5), LINK, draw(st.sampled_from([0, 5000]))) for key in keys)
+    return Fleet(prefills, decodes, 1000.0, disaggregated)
+
+
+def pairs(fleet: Fleet) -> list[tuple[Prefill, Decode]]:
+    return [(p, d) for p in fleet.prefills for d in fleet.decodes if fleet.disaggregated or p.worker == d.worker]
+
+
+@settings(max_examples=150, deadline=None)
+@given(fleet=fleets(), prompt_tokens=st.integers(1, 20_000), rule=st.sampled_from(CutRule), fraction=st.sampled_from([0, 0.9]))
+def test_chosen_pair_is_the_cheapest_of_all_pairs(fleet: Fleet, prompt_tokens: int, rule: CutRule, fraction: float) -> None:
+    params = CostParams(rule, 0.3, 0, fraction, 0, False, 600_000.0, 0)
+    turn = Turn("t", prompt_tokens, 200)
+    decision = CostPolicy(PolicyParams(params)).decide(turn, fleet, 0.0, random.Random(1), explain=True)
+    totals = [score_pair(turn, p, d, fleet, params).terms.total_ms for p, d in pairs(fleet)]
+    assert decision.chosen.terms.total_ms == pytest.approx(min(totals))
+    assert all(other.terms.total_ms >= decision.chosen.terms.total_ms - 1e-6 for other in decision.others)
+
+
+def worker(
+    name: str, *, queued: float = 0.0, held: int = 0, age_ms: float = 0.0, waiting: int = 0, inflight: int = 0
+) -> Prefill:
+    residency = Residency((Run(0, held, Tier.L1),), age_ms) if held else Residency()
+    load = Load(queued_uncached_tokens=queued, waiting_requests=waiting)
+    return Prefill(WorkerKey(name), residency, load, RATES, {}, inflight)
+
+
+def place(
+    prefills: list[Prefill], params: CostParams, before: str | None = None, *, policy: CostPolicy | None = None, seed: int = 1
+) -> Scored:
+    decodes = tuple(Decode(p.worker, Load(), DecodeRates(10.0), LINK) for p in prefills)
+    fleet = Fleet(tuple(prefills), decodes, 1000.0, disaggregated=False)
+    turn = Turn("t", 10_000, 100, prefill_before=WorkerKey(before) if before else None)
+    return (policy or CostPolicy(PolicyParams(params))).decide(turn, fleet, 0.0, random.Random(seed)).chosen
+
+
+def test_a_long_queue_outweighs_a_long_prefix() -> None:
+    holder = worker("holder", held=9000, queued=10_000)
+    assert place([holder, worker("idle")], OFF).prefill.worker_id == "idle"
+    assert place([worker("holder", held=9000, queued=8_000), worker("idle")], OFF).prefill.worker_id == "holder"
+
+
+def test_two_turns_in_the_same_millisecond_see_each_other() -> None:
+    """What the router adds to the load for the first is what sends the second elsewhere."""
+    first = place([worker("a"), worker("b", queued=1)], OFF)
+    assert first.prefill.worker_id == "a"
+    assert place([worker("a", queued=10_000), worker("b", queued=1)], OFF).prefill.worker_id == "b"
+
+
+def test_switch_margin_keeps_a_thread_where_it_was() -> None:
+    margin = CostParams(switch_margin_ms=20, near_tie_ms=0)
+    a, b = worker("a", held=1000), worker("b", held=1900)  # b is 18 ms cheaper
+    assert place([a, b], margin, "a").prefill.worker_id == "a"
+    assert place([a, b], OFF, "a").prefill.worker_id == "b"
+    assert place([a, worker("b", held=2100)], margin, "a").prefill.worker_id == "b"
+    assert place([a, b], margin, "gone").prefill.worker_id == "b"
+
+
+def test_waiting_limit_passes_over_saturated_workers_unless_all_are() -> None:
+    limited = CostParams(waiting_limit=4, near_tie_ms=0)
+    full, idle = worker("full", held=9000, waiting=5), worker("idle")
+    assert place([full, idle], limited).prefill.worker_id == "idle"
+    assert place([full, idle], limited, "full").prefill.worker_id == "idle", "not even for its own thread"
+    assert place([full, idle], OFF).prefill.worker_id == "full"
+    assert place([full, worker("other", waiting=6)], limited).prefill.worker_id == "full"
+
+
+def test_cold_turns_go_to_the_worker_that_took_none_longest() -> None:
+    policy = CostPolicy(PolicyParams(CostParams(near_tie_ms=50)))
+    idle = [worker("a"), worker("b"), worker("c", queued=100)]
+    taken = [place(idle, OFF, policy=policy, seed=n).prefill.worker_id for n in range(6)]
+    assert taken == ["a", "b", "c"] * 2
+    warm = [worker("a", held=500), worker("b", held=500)]
+    assert place(warm, OFF, policy=policy, seed=3).prefill.worker_id in {"a", "b"}
+    assert place(idle, OFF, policy=policy).prefill.worker_id == "a", "a warm turn does not count"
+
+
+def test_memory_of_cold_turns_is_bounded() -> None:
+    policy = CostPolicy(PolicyParams(CostParams()))
+    for n in range(100):
+        place([worker(f"w{n}"), worker(f"v{n}")], OFF, policy=policy)
+    assert len(policy._cold_at) <= 8
+
+
+def test_staleness_discounts_an_old_hit() -> None:
+    params = CostParams(staleness_half_life_ms=1000, near_tie_ms=0, switch_margin_ms=0)
+    old, fresh = worker("old", held=9000, age_ms=3000), worker("fresh", held=5000)
+    assert place([old, fresh], params).prefill.worker_id == "fresh"
+    assert place([old, fresh], OFF).prefill.worker_id == "old"
+    scored = place([old], params)
+    assert scored.terms.compute_ms == pytest.approx((10 + 20) / 8 + (10 + 200) * 7 / 8)
+    assert scored.cut_tokens == 9000
+
+
+def test_kv_pressure_sends_turns_to_the_emptier_decode() -> None:
+    full = Load(kv_tokens_used=95_000, kv_tokens_capacity=100_000)
+    decodes = (
+        Decode(WorkerKey("full"), full, DecodeRates(10.0, 1.0), LINK),
+        Decode(WorkerKey("busy"), Load(running_requests=1, kv_tokens_capacity=100_000), DecodeRates(10.0, 1.0), LINK),
+    )
+    fleet = Fleet((worker("p"),), decodes, 1000.0, disaggregated=True)
+
+    def chosen(fraction: float) -> Scored:
+        params = CostParams(kv_pressure_fraction=fraction, near_tie_ms=0)
+        return CostPolicy(PolicyParams(params)).decide(Turn("t", 10_000, 100), fleet, 0.0, random.Random(1)).chosen
+
+    assert chosen(0).decode.worker_id == "full"
+    assert chosen(0.9).decode.worker_id == "busy"
+    assert chosen(0.9).terms.pressure_ms == 0
+
+
+def test_softmax_draws_among_near_ties_only() -> None:
+    params = CostParams(softmax_temperature=1.0, near_tie_ms=10, switch_margin_ms=0)
+    fleet = [worker("a", held=5000), worker("b", held=4700), worker("far", held=100)]  # b is 6 ms dearer
+    drawn = Counter(place(fleet, params, seed=n).prefill.worker_id for n in range(300))
+    assert drawn["a"] > drawn["b"] > 0
+    assert drawn["far"] == 0
+    frozen = CostParams(softmax_temperature=0, near_tie_ms=10, switch_margin_ms=0)
+    assert {place(fleet, frozen, seed=n).prefill.worker_id for n in range(20)} == {"a"}
+
+
+def test_exact_ties_go_to_the_fewest_in_flight_and_then_by_lot() -> None:
+    tied = [worker("a", held=5, inflight=2), worker("b", held=5, inflight=1), worker("c", held=5, inflight=1)]
+    drawn = Counter(place(tied, OFF, seed=n).prefill.worker_id for n in range(100))
+    assert set(drawn) == {"b", "c"}
+    even = CostParams(softmax_temperature=1.0, near_tie_ms=10)
+    assert set(Counter(place(tied, even, seed=n).prefill.worker_id for n in range(100))) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("switch_margin_ms", -1), ("waiting_limit", -1), ("overlap_rho", 1.5), ("near_tie_ms", float("nan"))],
+)
+def test_parameters_out_of_range_name_their_key(key: str, value: float) -> None:
+    with pytest.raises(ValueError, match=key):
+        CostParams(**{key: value})  # type: ignore[arg-type]
