@@ -12,7 +12,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from router.errors import EngineDied, StaleConnection
+from router.errors import EngineDied, EngineError, StaleConnection
 from router.wire.exchange import Exchange
 from router.wire.head import Header
 from router.wire.origin import Origin
@@ -120,7 +120,12 @@ class UpstreamConnection(asyncio.Protocol):
         exchange.due_s = self._now() + exchange.idle_timeout_s
         error = self._parse(data)
         if self._head_parsed:
-            self._deliver(exchange)
+            try:
+                self._deliver(exchange)
+            except EngineError as refused:
+                self.drop()
+                exchange.fail(refused)
+                return
         if error is not None and not exchange.done:
             self._fail(error)
 

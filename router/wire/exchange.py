@@ -14,7 +14,10 @@ from router.wire.head import Header
 
 
 class ReplySink(Protocol):
-    """Receives one reply, in order: `on_head`, any number of `on_body`, then `on_end`; or `on_error` at any point."""
+    """Receives one reply, in order: `on_head`, any number of `on_body`, then `on_end`; or `on_error` at any point.
+
+    `on_head` and `on_body` may raise an EngineError about what they were given: the exchange is dropped and `on_error` gets it.
+    """
 
     def on_head(self, status: int, headers: list[Header]) -> None:
         """Status 200-599 and the fields in their order, names in lower case. Interim (1xx) replies are not shown."""

@@ -484,6 +484,26 @@ async def test_a_broken_sink_breaks_only_its_exchange(engine: ScriptedEngine, po
     assert (await send(pool, origin)[1].finished()).body == b"ok"
 
 
+async def test_a_sink_may_refuse_what_it_gets(engine: ScriptedEngine, pool: UpstreamPool) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await engine.read_request(reader)
+        writer.write(OK)
+        await engine.read_request(reader)
+
+    engine.script = script
+    exchange, sink = send(pool, await engine.open())
+    refusal = EngineDied("not an event stream")
+
+    def refuse(data: bytes) -> None:
+        raise refusal
+
+    sink.on_body = refuse
+    await sink.finished()
+    assert sink.error is refusal
+    assert exchange.done
+    await asyncio.wait_for(engine.left.wait(), DEADLINE_S)
+
+
 async def test_nodelay_and_probes_are_set(engine: ScriptedEngine, pool: UpstreamPool) -> None:
     engine.script = answer(OK)
     origin = await engine.open()
