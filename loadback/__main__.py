@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 
 from bench.overhead.cli import overhead
-from bench.overhead.cli import overhead
 from bench.swarm.cli import swarm
 from loadback.demo_command import demo
 from loadback.doctor.command import doctor
@@ -49,7 +48,6 @@ def build() -> typer.Typer:
 def bench_commands() -> typer.Typer:
     """Experiments register here; each takes --json and then prints one JSON object as its last line."""
     bench = typer.Typer(help="Experiments: loads and measurements.", no_args_is_help=True, rich_markup_mode="rich")
-    bench.command()(overhead)
     for experiment in (overhead, swarm):
         bench.command()(experiment)
     return bench
