@@ -47,8 +47,11 @@ class HeadReader:
         key = re.escape(shape.dialect.message_key).encode()
         self._key = re.compile(rb'"' + key + rb'"[ \t\r\n]*:[ \t\r\n]*\[')
 
-    def open(self, text: bytes, messages: Sequence[Raw]) -> Opening | None:
-        """Where the list that begins with `messages[0]` begins in a valid body `text`; None if that cannot be shown."""
+    def open(self, body: bytes, text: bytes, messages: Sequence[Raw]) -> Opening | None:
+        """Where the list that begins with `messages[0]` begins in a valid body; None if that cannot be shown.
+
+        `text` is the body as it was read. Spans are taken from bodies unread, so a head that had to be mended is refused.
+        """
         first = bytes(messages[0])
         for tried, found in enumerate(self._key.finditer(text)):
             if tried == _CANDIDATES:
@@ -57,7 +60,7 @@ class HeadReader:
             if not text.startswith(first, _skip_space(text, offset)):
                 continue
             head = self._read(text[: offset - 1])
-            if head is not None:
+            if head is not None and (text is body or text[:offset] == body[:offset]):
                 return Opening(head, offset)
         return None
 

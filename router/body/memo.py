@@ -23,7 +23,6 @@ from router.body.recency import RecentMap
 S = TypeVar("S")
 
 _CHUNK_BYTES = 16 * 1024
-_ENTRY_BYTES = 400  # measured: key, checkpoint, state and their dict slots
 _SEPARATOR = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 _COMMA, _OPEN, _CLOSE = b",{}"
 
@@ -46,10 +45,11 @@ class Walk(msgspec.Struct, Generic[S]):
 
 
 class PrefixMemo(Generic[S]):
-    """Bounded by `max_bytes`. `seed` keeps clients from making two prefixes with one hash; tests may fix it."""
+    """Holds up to `checkpoints`, each some 350 bytes for 16 KiB of text. `seed` keeps clients from making two prefixes with one
+    hash; tests may fix it."""
 
-    def __init__(self, max_bytes: int = 32 * 1024 * 1024, seed: int | None = None) -> None:
-        self._entries: RecentMap[bytes, Checkpoint[S]] = RecentMap(max_bytes // _ENTRY_BYTES)
+    def __init__(self, checkpoints: int = 131_072, seed: int | None = None) -> None:
+        self._entries: RecentMap[bytes, Checkpoint[S]] = RecentMap(checkpoints)
         self._seed = secrets.randbits(64) if seed is None else seed
 
     def __len__(self) -> int:
@@ -73,14 +73,16 @@ class PrefixMemo(Generic[S]):
                 break
         return walk
 
-    def remember(self, walk: Walk[S], text: bytes, messages: Sequence[Raw], states: Sequence[S], reader: HeadReader) -> None:
-        """Store checkpoints for the boundaries behind the one that was known. `messages` are those that were parsed:
-        all of them, or what follows `walk.found`; `states` the caller's after each. `text` has the body's offsets."""
+    def remember(
+        self, walk: Walk[S], body: bytes, text: bytes, messages: Sequence[Raw], states: Sequence[S], reader: HeadReader
+    ) -> None:
+        """Store checkpoints for the boundaries behind the one that was known. `messages` are those that were parsed: all of
+        them, or what follows `walk.found`; `states` the caller's after each. `text` is `body` as it was read."""
         if not messages or walk.found_at == len(walk.digests) - 1:
             return
         found = walk.found
         if found is None:
-            opening = reader.open(text, messages)
+            opening = reader.open(body, text, messages)
             if opening is None:
                 return
             head, ends, before = opening.head, message_ends(text, opening.offset, messages, check=True), 0

@@ -70,7 +70,7 @@ class Scanner(Generic[S]):
         """Note the caller's state after each of `scanned.messages`, for bodies that begin like this one."""
         if self._memo is not None and scanned.walk is not None:
             head = self._readers[scanned.dialect.name].head
-            self._memo.remember(scanned.walk, scanned.text, scanned.messages, states, head)
+            self._memo.remember(scanned.walk, scanned.body, scanned.text, scanned.messages, states, head)
 
 
 def scan(body: bytes, dialect: Dialect, reserved: Iterable[str] = ()) -> Scanned[None]:

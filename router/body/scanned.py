@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import UNSET, Raw
 
+from router.body.head import Span
 from router.body.memo import Checkpoint, Walk
 from router.body.shape import Members
 from router.dialects.dialect import Dialect
@@ -94,9 +95,9 @@ class Scanned(msgspec.Struct, Generic[S]):
     @property
     def tools(self) -> Raw | bytes | None:
         own = self.members.tools
-        if own is UNSET and self.checkpoint is not None and (span := self.checkpoint.head.tools) is not None:
-            return self.text[span.start : span.end]
-        return None if own is UNSET or bytes(own) == _NULL else own
+        if own is UNSET:
+            return self._from_head(self.checkpoint.head.tools) if self.checkpoint is not None else None
+        return None if bytes(own) == _NULL else own
 
     @property
     def system(self) -> Raw | bytes | None:
@@ -104,14 +105,21 @@ class Scanned(msgspec.Struct, Generic[S]):
         if self.dialect.system_key is None:
             return None
         own = self.members.system
-        if own is UNSET and self.checkpoint is not None and (span := self.checkpoint.head.system) is not None:
-            return self.text[span.start : span.end]
-        return None if own is UNSET or bytes(own) == _NULL else own
+        if own is UNSET:
+            return self._from_head(self.checkpoint.head.system) if self.checkpoint is not None else None
+        return None if bytes(own) == _NULL else own
+
+    def _from_head(self, span: Span | None) -> bytes | None:
+        """A member that lies before the checkpoint, at the same place in every body that begins so."""
+        raw = b"null" if span is None else self.text[span.start : span.end]
+        return None if raw == _NULL else raw
 
     @property
     def cache_namespace(self) -> tuple[object, ...]:
         """Members that part the engine's cache: equal prompts under different ones share nothing."""
         members = self.members
+        if members.cache_salt is UNSET and members.extra_key is UNSET and members.lora_path is UNSET:
+            return ()
         return tuple(value for value in (members.cache_salt, members.extra_key, members.lora_path) if value is not UNSET)
 
 

@@ -28,8 +28,9 @@ _DROPPED = frozenset(
     }
 )  # fmt: skip
 _NULL = b"null"
-_QUOTE, _LIST = b'"['
+_QUOTE = 34
 _RawMember = Raw | UnsetType
+_Content = str | list[Raw] | dict[str, Raw] | int | float | bool | None
 
 
 class Canonical(NamedTuple):
@@ -45,12 +46,12 @@ class _Message(msgspec.Struct):
 
     role: Any = None
     type: Any = None
-    content: _RawMember = UNSET
+    content: _Content = None
     tool_calls: _RawMember = UNSET
     name: Any = None
     arguments: _RawMember = UNSET
     input: _RawMember = UNSET
-    output: _RawMember = UNSET
+    output: _Content = None
 
 
 class _Function(msgspec.Struct):
@@ -64,17 +65,16 @@ class _ToolCall(msgspec.Struct):
 
 class _Part(msgspec.Struct):
     type: Any = None
-    text: _RawMember = UNSET
+    text: Any = ""
     name: Any = None
     input: _RawMember = UNSET
-    content: _RawMember = UNSET
+    content: _Content = None
 
 
 _MESSAGE = msgspec.json.Decoder(_Message)
 _TOOL_CALLS = msgspec.json.Decoder(list[_ToolCall] | None)
 _PART = msgspec.json.Decoder(_Part)
-_LIST_OF_RAW = msgspec.json.Decoder(list[Raw])
-_TEXT_VALUE = msgspec.json.Decoder(str)
+_CONTENT: msgspec.json.Decoder[_Content] = msgspec.json.Decoder(_Content)
 _ANY = msgspec.json.Decoder()
 _SORTED = msgspec.json.Encoder(order="sorted")
 
@@ -100,24 +100,35 @@ class _Form:
 
 def canonical_message(raw: Raw | bytes) -> Canonical | None:
     """None for what no prompt shows (a reasoning item)."""
-    form = _Form()
     try:
         message = _MESSAGE.decode(raw)
         if message.type == "reasoning":
             return None
+        if message.type is None and message.tool_calls is UNSET and (plain := _plain(message)) is not None:
+            return plain
+        form = _Form()
         _add_message(form, message, raw)
     except (msgspec.DecodeError, RecursionError):
         return _opaque(bytes(raw))
     return form.finish()
 
 
-def canonical_text(raw: Raw | bytes | str) -> Canonical:
+def _plain(message: _Message) -> Canonical | None:
+    """The form of a role and a text, which most messages are, without gathering pieces. Equal to what `_Form` would give."""
+    content, role = message.content, message.role
+    if not content or type(content) is not str or type(role) is not str or not role.isascii():
+        return None
+    text = content.encode()
+    piece = b"t%d:%b" % (len(text), text)
+    form = b"R4:toolr%d:%b" % (len(piece), piece) if role == "tool" else b"R%d:%b%b" % (len(role), role.encode(), piece)
+    return Canonical(xxhash.xxh3_128_digest(form), len(form), False)
+
+
+def canonical_text(text: str) -> Canonical:
     """A user's text that stands in the place of a message list (Responses `input`)."""
     form = _Form()
     form.add(b"R", b"user")
-    text = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else _text(bytes(raw))
-    if text:
-        form.add(b"t", text)
+    _add_content(form, text)
     return form.finish()
 
 
@@ -125,7 +136,7 @@ def canonical_system(raw: Raw | bytes) -> Canonical:
     """A system prompt kept apart from the messages: text or a list of parts."""
     form = _Form()
     try:
-        _add_content(form, raw)
+        _add_content(form, _CONTENT.decode(raw))
     except (msgspec.DecodeError, RecursionError):
         return _opaque(bytes(raw))
     return form.finish()
@@ -150,7 +161,7 @@ def _add_message(form: _Form, message: _Message, raw: Raw | bytes) -> None:
         form.add(b"c", _word(message.name), _arguments(message.arguments))
     elif message.type == "custom_tool_call":
         form.add(b"R", b"assistant")
-        form.add(b"c", _word(message.name), _value(message.input))
+        form.add(b"c", _word(message.name), _word(_ANY.decode(message.input) if message.input is not UNSET else None))
     elif message.type in _CALL_RESULTS:
         form.add(b"R", b"tool")
         _add_result(form, message.output)
@@ -165,7 +176,7 @@ def _add_message(form: _Form, message: _Message, raw: Raw | bytes) -> None:
         _add_calls(form, message.tool_calls)
 
 
-def _add_result(form: _Form, content: _RawMember, calls: _RawMember = UNSET) -> None:
+def _add_result(form: _Form, content: _Content, calls: _RawMember = UNSET) -> None:
     inner = _Form()
     _add_content(inner, content)
     _add_calls(inner, calls)
@@ -173,29 +184,27 @@ def _add_result(form: _Form, content: _RawMember, calls: _RawMember = UNSET) -> 
     form.media += inner.media
 
 
-def _add_content(form: _Form, content: Raw | bytes | UnsetType) -> None:
-    if content is UNSET:
-        return
-    text = bytes(content)
-    if text[0] == _QUOTE:
-        if len(text) > 2:
-            form.add(b"t", _text(text))
-    elif text[0] == _LIST:
-        for part in _LIST_OF_RAW.decode(text):
+def _add_content(form: _Form, content: _Content) -> None:
+    """Nothing, null, an empty text and an empty list are the same; a text is the same as a list of one text part."""
+    if isinstance(content, str):
+        if content:
+            form.add(b"t", content.encode())
+    elif isinstance(content, list):
+        for part in content:
             _add_part(form, part)
-    elif text != _NULL:
-        form.add(b"o", _pruned(_ANY.decode(text)))
+    elif content is not None:
+        form.add(b"o", _SORTED.encode(content))
 
 
 def _add_part(form: _Form, raw: Raw) -> None:
     whole = bytes(raw)
     if whole[0] == _QUOTE:
-        form.add(b"t", _text(whole))
+        form.add(b"t", _word(_ANY.decode(whole)))
         return
     part = _PART.decode(whole)
     kind = part.type
     if kind in _TEXT:
-        form.add(b"t", b"" if part.text is UNSET else _text(bytes(part.text)))
+        form.add(b"t", _word(part.text))
     elif kind in _REASONING:
         return
     elif kind == "tool_use":
@@ -218,33 +227,19 @@ def _add_calls(form: _Form, calls: _RawMember) -> None:
         form.add(b"c", _word(call.function.name), _arguments(call.function.arguments))
 
 
-def _text(quoted: bytes) -> bytes:
-    """The text of a JSON string, UTF-8."""
-    if quoted[0] == _QUOTE and b"\\" not in quoted:
-        return quoted[1:-1]
-    return quoted if quoted == _NULL else _TEXT_VALUE.decode(quoted).encode()
-
-
 def _word(value: object) -> bytes:
-    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else _SORTED.encode(value)
-
-
-def _value(raw: _RawMember) -> bytes:
-    return _NULL if raw is UNSET else _text(value) if (value := bytes(raw))[0] == _QUOTE else _SORTED.encode(_ANY.decode(value))
+    return value.encode() if isinstance(value, str) else _SORTED.encode(value)
 
 
 def _arguments(raw: _RawMember) -> bytes:
     """Arguments as sorted JSON, whether they come as an object or as text that holds one; other text as it is."""
-    if raw is UNSET:
-        return _NULL
-    value = bytes(raw)
-    if value[0] != _QUOTE:
-        return _SORTED.encode(_ANY.decode(value))
-    text = _text(value)
+    value = None if raw is UNSET else _ANY.decode(raw)
+    if not isinstance(value, str):
+        return _SORTED.encode(value)
     try:
-        return _SORTED.encode(_ANY.decode(text))
+        return _SORTED.encode(_ANY.decode(value))
     except (msgspec.DecodeError, RecursionError):
-        return text
+        return value.encode()
 
 
 def _pruned(value: object) -> bytes:

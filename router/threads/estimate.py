@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from router.body.recency import RecentMap
 
-_TOKENS_PER_BYTE = 0.25  # before anything was measured: four bytes a token
-_OUTPUT_TOKENS = 256.0
-_PLAUSIBLE = (1 / 64, 2.0)
+_PLAUSIBLE = (1 / 64, 2.0)  # tokens per byte
 _WEIGHT = 0.1  # of one more report in a model's averages
 _THREAD_WEIGHT = 0.3
 _MODELS = 1024
 
 
-class Estimator:
-    """Averages per model. Threads keep their own (`blend`) and fall back to these."""
+class Rates(msgspec.Struct, eq=False):
+    """One model's averages, shared by its threads, which keep their own once they have been measured (`blend`)."""
 
-    def __init__(self) -> None:
-        self._tokens_per_byte: RecentMap[str, float] = RecentMap(_MODELS)
-        self._output_tokens: RecentMap[str, float] = RecentMap(_MODELS)
+    tokens_per_byte: float = 0.25  # until measured: four bytes a token
+    output_tokens: float = 256.0
+    prompts: int = 0  # reports taken in
+    outputs: int = 0
 
-    def tokens_per_byte(self, model: str) -> float:
-        return self._tokens_per_byte.get(model) or _TOKENS_PER_BYTE
-
-    def output_tokens(self, model: str) -> float:
-        return self._output_tokens.get(model) or _OUTPUT_TOKENS
-
-    def learn_prompt(self, model: str, size: int, prompt_tokens: int) -> float:
+    def learn_prompt(self, size: int, prompt_tokens: int) -> float:
         """Take in one report and return its tokens per byte, within what is plausible."""
         low, high = _PLAUSIBLE
         ratio = min(max(prompt_tokens / max(size, 1), low), high)
-        before = self._tokens_per_byte.get(model)
-        self._tokens_per_byte.put(model, ratio if before is None else before + _WEIGHT * (ratio - before))
+        self.prompts += 1
+        self.tokens_per_byte += max(_WEIGHT, 1 / self.prompts) * (ratio - self.tokens_per_byte)
         return ratio
 
-    def learn_output(self, model: str, tokens: int) -> None:
-        before = self._output_tokens.get(model)
-        self._output_tokens.put(model, max(float(tokens) if before is None else before + _WEIGHT * (tokens - before), 1.0))
+    def learn_output(self, tokens: int) -> None:
+        self.outputs += 1
+        self.output_tokens = max(self.output_tokens + max(_WEIGHT, 1 / self.outputs) * (tokens - self.output_tokens), 1.0)
+
+
+class Estimator:
+    """Rates by model name; the names come from clients, so their number is bounded."""
+
+    def __init__(self) -> None:
+        self._models: RecentMap[str, Rates] = RecentMap(_MODELS)
+
+    def of(self, model: str) -> Rates:
+        rates = self._models.get(model)
+        if rates is None:
+            rates = Rates()
+            self._models.put(model, rates)
+        return rates
 
 
 def blend(average: float, tokens: int) -> float:

@@ -22,6 +22,7 @@ _PROMPT_BLOCK_BYTES = 2048  # a completion prompt has no messages: its raw text 
 _NO_DIGEST = b"\0" * 16
 _SIGN = 1 << 63
 _ABSENT = Canonical(_NO_DIGEST, 0, False)
+_NO_DIGESTS = _NO_DIGEST * 2
 
 
 class State(msgspec.Struct, frozen=True, gc=False):
@@ -50,7 +51,7 @@ class Lineage(NamedTuple):
     sizes: list[int]
     media: bool
     open_from: int | None
-    states: list[State]  # after each parsed message, also those without a canonical form
+    states: list[State] | None  # after each parsed message, also those without a canonical form, where a memo wants them
 
 
 class Tracer:
@@ -62,26 +63,30 @@ class Tracer:
     def trace(self, scanned: Scanned[State]) -> Lineage:
         head, head_size = self._head(scanned)
         base = scanned.checkpoint.state if scanned.checkpoint is not None else START
-        states: list[State] = []
+        chain, positions, size, media = base.chain, base.positions, base.size, base.media
+        states: list[State] | None = [] if scanned.walk is not None else None
         digests: list[int] = []
         sizes: list[int] = []
-        state = base
         for form in self._forms_of(scanned):
             if form is not None:
-                state = advance(state, form)
-                digests.append(signed(state.chain ^ head))
-                sizes.append(head_size + state.size)
-            states.append(state)
-        open_from = state.positions if scanned.dialect.name is DialectName.COMPLETIONS and digests else None
+                chain = link(chain, form)
+                positions += 1
+                size += form.size
+                media = media or form.media
+                digests.append(signed(chain ^ head))
+                sizes.append(head_size + size)
+            if states is not None:
+                states.append(State(chain, positions, size, media))
+        open_from = positions if scanned.dialect.name is DialectName.COMPLETIONS and digests else None
         base_digest = signed(base.chain ^ head)
-        return Lineage(signed(head), head_size, base, base_digest, digests, sizes, state.media, open_from, states)
+        return Lineage(signed(head), head_size, base, base_digest, digests, sizes, media, open_from, states)
 
     def _forms_of(self, scanned: Scanned[State]) -> list[Canonical | None]:
         prompt = scanned.prompt
         if prompt is None:
             return [self._message(raw) for raw in scanned.messages]
-        if scanned.dialect.name is DialectName.COMPLETIONS:
-            return _prompt_blocks(bytes(prompt) if isinstance(prompt, Raw) else prompt.encode())
+        if isinstance(prompt, Raw):
+            return _prompt_blocks(bytes(prompt))
         return [canonical_text(prompt)]
 
     def _message(self, raw: Raw) -> Canonical | None:
@@ -96,14 +101,15 @@ class Tracer:
     def _head(self, scanned: Scanned[Any]) -> tuple[int, int]:
         """Digest (unsigned) and canonical size of what a prompt begins with."""
         tools, system = scanned.tools, scanned.system
-        kinds = (self._part(b"tools", tools, canonical_json), self._part(b"system", system, canonical_system))
-        named = scanned.model.encode("utf-8", "surrogatepass")
+        named = scanned.model.encode()
         if space := scanned.cache_namespace:
             named += b"\0" + msgspec.json.encode(space)
         if scanned.members.previous_response_id is not msgspec.UNSET:
             named += b"\1" + msgspec.json.encode(scanned.members.previous_response_id)
-        digest = xxhash.xxh3_64_intdigest(kinds[0].digest + kinds[1].digest + named)
-        return digest, kinds[0].size + kinds[1].size
+        if tools is None and system is None:
+            return xxhash.xxh3_64_intdigest(_NO_DIGESTS + named), 0
+        first, second = self._part(b"tools", tools, canonical_json), self._part(b"system", system, canonical_system)
+        return xxhash.xxh3_64_intdigest(first.digest + second.digest + named), first.size + second.size
 
     def _part(self, kind: bytes, raw: Raw | bytes | None, form_of: Any) -> Canonical:
         if raw is None or len(raw) <= 2:  # "" and [] say as little as nothing
@@ -116,10 +122,9 @@ class Tracer:
         return form
 
 
-def advance(state: State, form: Canonical) -> State:
-    """The state after one more message."""
-    chain = xxhash.xxh3_64_intdigest(form.digest, state.chain)
-    return State(chain, state.positions + 1, state.size + form.size, state.media or form.media)
+def link(chain: int, form: Canonical) -> int:
+    """The chain after one more message; unsigned."""
+    return xxhash.xxh3_64_intdigest(form.digest, chain)
 
 
 def signed(digest: int) -> int:

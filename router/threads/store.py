@@ -10,7 +10,6 @@ from array import array
 from collections import OrderedDict
 from typing import NamedTuple
 
-import msgspec
 import xxhash
 
 from costmodel.values import WorkerKey
@@ -20,11 +19,12 @@ from router.body.scanned import Scanned
 from router.threads.canon import canonical_message
 from router.threads.estimate import Estimator, blend
 from router.threads.keys import ThreadHints
-from router.threads.lineage import START, State, Tracer, advance, signed
+from router.threads.lineage import State, Tracer, link, signed
 from router.threads.sighting import Kind, Sighting, TokenCounts
 from router.threads.thread import Group, Thread
 
 _UNSIGNED = (1 << 64) - 1
+_ID_MASK = (1 << 48) - 1
 _SIBLINGS = 64  # threads of one session that are looked at for one request
 
 
@@ -111,7 +111,7 @@ class ThreadStore:
         thread.seen_ms = now_ms
         if facts.completion_tokens > 0:
             thread.output_tokens = blend(thread.output_tokens, facts.completion_tokens)
-            self._estimator.learn_output(thread.model, facts.completion_tokens)
+            thread.rates.learn_output(facts.completion_tokens)
         if facts.prompt_tokens > 0:
             self.learn(thread_id, facts.prompt_tokens)
         if reply_message is not None:
@@ -121,7 +121,7 @@ class ThreadStore:
         """The engine counted the prompt of the thread's last request."""
         thread = self._threads.get(thread_id)
         if thread is not None:
-            thread.tokens_per_byte = self._estimator.learn_prompt(thread.model, thread.sizes[-1], prompt_tokens)
+            thread.tokens_per_byte = thread.rates.learn_prompt(thread.sizes[-1], prompt_tokens)
 
     def extended(self, thread_id: str, blocks: array[int], block_tokens: int) -> None:
         """The thread's prompt was tokenised: these are its block hashes so far."""
@@ -140,7 +140,7 @@ class ThreadStore:
             scanned = self._scanner.whole(scanned)
             lineage = self._tracer.trace(scanned)
             base, owner = 0, self._owner_at(lineage.head, 0)
-        if scanned.walk is not None:
+        if lineage.states is not None:
             self._scanner.remember(scanned, lineage.states)
         if base and owner is not None:
             digests, sizes = owner.digests[: base + 1], owner.sizes[: base + 1]
@@ -190,8 +190,7 @@ class ThreadStore:
             thread.retries += 1
         else:
             self._disown(thread, fixed)
-            thread.digests[fixed:] = digests[fixed:]
-            thread.sizes[fixed:] = prompt.sizes[fixed:]
+            thread.digests, thread.sizes = digests, prompt.sizes
             self._own(thread, fixed)
             thread.fixed = prompt.fixed
             thread.retries, thread.predicted = 0, None
@@ -207,10 +206,10 @@ class ThreadStore:
         if match.kind is Kind.COMPACTED and match.origin is not None:
             match.origin.successors += 1
         group = thread.group
-        for key in (hints.key, hints.group):
-            if key is not None and key not in self._groups:
+        if hints.key is not None:
+            for key in {hints.key, hints.group or hints.key} - self._groups.keys():
                 self._groups[key] = group
-                group.keys.add(key)
+                group.keys.append(key)
         group.threads[thread.id] = thread
         self._threads[thread.id] = thread
         self._own(thread, 0)
@@ -222,26 +221,30 @@ class ThreadStore:
         origin = match.origin
         thread_id = self._free_id(prompt, match, hints)
         group = self._group(hints, origin, thread_id, now_ms)
-        thread = Thread(thread_id, group, prompt.digests[:], prompt.sizes[:], fixed=prompt.fixed, model=model, now_ms=now_ms)
-        thread.key, thread.epoch = hints.key, hints.epoch
-        if origin is None:
-            thread.parent = self._spawner(hints, group)
-        else:
+        rates, fixed = self._estimator.of(model), prompt.fixed
+        thread = Thread(
+            thread_id, group, model, rates, prompt.digests, prompt.sizes, fixed, fixed - 1, now_ms, hints.key, hints.epoch
+        )
+        if origin is not None:
             thread.parent = origin.id
             thread.prefill, thread.decode, thread.placed_ms = origin.prefill, origin.decode, origin.placed_ms
             thread.tokens_per_byte, thread.output_tokens = origin.tokens_per_byte, origin.output_tokens
+        elif hints.key is not None:
+            thread.parent = self._spawner(hints, group)
         return thread
 
     def _free_id(self, prompt: _Prompt, match: _Match, hints: ThreadHints) -> str:
         """Of a thread key the same in every gateway and after a restart, as long as its head stays; else of the request."""
         if match.kind is Kind.COMPACTED and match.origin is not None:
-            stem, _, number = match.origin.id.partition(".")
-            names = (f"{stem}.{n}" for n in range(int(number or 1) + 1, 1 << 30))
-        else:
-            anchor = prompt.digests[0] if hints.names_thread and match.kind is Kind.NEW else prompt.digests[-1]
-            text = f"{hints.key or ''} {anchor}".encode("utf-8", "surrogatepass")
-            names = (f"{xxhash.xxh3_64_intdigest(text, salt) >> 16:012x}" for salt in range(1 << 30))
-        return next(name for name in names if name not in self._threads)
+            stem, _, epoch = match.origin.id.partition(".")
+            return next(name for n in range(int(epoch or 1) + 1, 1 << 30) if (name := f"{stem}.{n}") not in self._threads)
+        number = prompt.digests[-1]
+        if hints.key is not None:
+            anchor = prompt.digests[0] if hints.names_thread and match.kind is Kind.NEW else number
+            number = xxhash.xxh3_64_intdigest(f"{hints.key} {anchor}".encode("utf-8", "surrogatepass"))
+        while (name := f"{number & _ID_MASK:012x}") in self._threads:
+            number = xxhash.xxh3_64_intdigest(name.encode(), number & _UNSIGNED)
+        return name
 
     def _group(self, hints: ThreadHints, origin: Thread | None, thread_id: str, now_ms: float) -> Group:
         for key in (hints.key, hints.parent, hints.group):
@@ -288,8 +291,8 @@ class ThreadStore:
     def _sighting(
         self, thread: Thread, match: _Match, prompt: _Prompt, scanned: Scanned[State], idle_ms: float, reply_known: bool
     ) -> Sighting:
-        tokens = TokenCounts(prompt.sizes, thread.tokens_per_byte or self._estimator.tokens_per_byte(thread.model))
-        output = thread.output_tokens or self._estimator.output_tokens(thread.model)
+        tokens = TokenCounts(prompt.sizes, thread.tokens_per_byte or thread.rates.tokens_per_byte)
+        output = thread.output_tokens or thread.rates.output_tokens
         limit = scanned.max_output_tokens
         return Sighting(
             thread.id,
@@ -359,5 +362,4 @@ def _predict(thread: Thread, reply_message: bytes) -> int | None:
     if form is None:
         return None
     head = thread.digests[0] & _UNSIGNED
-    end = msgspec.structs.replace(START, chain=(thread.digests[-1] & _UNSIGNED) ^ head)
-    return signed(advance(end, form).chain ^ head)
+    return signed(link((thread.digests[-1] & _UNSIGNED) ^ head, form) ^ head)
