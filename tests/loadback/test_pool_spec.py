@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 
 from costmodel.values import Role
+from engine_adapters.emulator.cli import build_parser, options_of
 from loadback.engines import emulator_command, names
 from loadback.pool_spec import EngineChoice, GatewaySpec, Member, PoolSpec
 from loadback.stack import config_yaml
@@ -43,8 +44,6 @@ def test_a_wildcard_address_is_reached_over_loopback() -> None:
 
 
 def test_emulator_flags_are_those_its_own_parser_knows() -> None:
-    from engine_adapters.emulator.cli import build_parser, options_of
-
     command = emulator_command(PoolSpec(), Role.DECODE, [1, 2, 3, 4])
     options = options_of(build_parser().parse_args(command[3:]))
     assert (options.port, options.kv_port, options.kv_replay_port, options.bootstrap_port) == (1, 2, 3, 4)
