@@ -25,6 +25,7 @@ class CostParams(msgspec.Struct, frozen=True):
     switch_margin_ms: float = 20.0  # a thread stays where it was unless another worker beats it by more; 0 = off
     kv_pressure_fraction: float = 0.9  # KV use beyond this share of capacity costs time; 0 = off
     waiting_limit: int = 0  # workers with more waiting requests are passed over while another has fewer; 0 = off
+    common_prefix_discount: float = 1.0  # share of a new thread's common prefix that no holder gets credit for; 0 = off
     never_used_first: bool = True  # cold turns rotate over near ties, least recently cold-started first
     staleness_half_life_ms: float = 900_000.0  # residency this old is believed with probability one half; 0 = off
     near_tie_ms: float = 5.0  # costs this close to the best count as equal
@@ -34,7 +35,7 @@ class CostParams(msgspec.Struct, frozen=True):
         for key in ("switch_margin_ms", "waiting_limit", "staleness_half_life_ms", "near_tie_ms", "softmax_temperature"):
             if not getattr(self, key) >= 0:
                 raise ValueError(f"{key} must be 0 (off) or positive, not {getattr(self, key)}")
-        for key in ("overlap_rho", "kv_pressure_fraction"):
+        for key in ("overlap_rho", "kv_pressure_fraction", "common_prefix_discount"):
             if not 0 <= getattr(self, key) <= 1:
                 raise ValueError(f"{key} must lie between 0 and 1, not {getattr(self, key)}")
 

@@ -19,12 +19,12 @@ from router.fleet.aborter import Aborter
 from router.fleet.fleet import Fleet
 from router.fleet.monitor import Monitor
 from router.fleet.worker import Worker
-from router.metrics import TurnMetrics
 from router.threads.lineage import State
 from router.threads.store import ThreadStore
 from router.turn.dispatch import Dispatcher
 from router.turn.extend import Extender
 from router.turn.handler import TurnHandler
+from router.turn.metrics import TurnMetrics
 from router.wire.upstream import UpstreamPool
 
 _CONTROL_LIMITS = httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=4.0)
@@ -61,6 +61,7 @@ class Gateway:
         for pool in self.fleet.pools.values():
             for worker in pool.workers.values():
                 self.monitor.watch(pool, worker)
+        self.monitor.tidy(self.fleet.pools.values())
 
     async def close(self) -> None:
         await self.monitor.close()

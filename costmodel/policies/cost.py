@@ -13,8 +13,9 @@ from typing import Protocol
 
 from costmodel.params import CostParams, PolicyParams
 from costmodel.policies.base import decision, require_candidates
-from costmodel.score import decode_side, join, score_decode, score_prefill
-from costmodel.values import Decision, Fleet, Load, Scored, Turn, WorkerKey
+from costmodel.score import PrefillScore, decode_side, join, score_decode, score_prefill
+from costmodel.terms import compute_ms
+from costmodel.values import Decision, Fleet, Load, Prefill, Scored, Turn, WorkerKey
 
 _UNSEEN = -1
 
@@ -51,8 +52,9 @@ class CostPolicy:
         params = self._params
         lefts = [score_prefill(turn, prefill, fleet, params) for prefill in fleet.prefills]
         rights = [score_decode(turn, decode, fleet, params) for decode in fleet.decodes]
-        cold = not any(left.cut.tokens for left in lefts)
-        i = self._choose([left.cost_ms for left in lefts], fleet.prefills, turn.prefill_before, cold, rng)
+        cold = not any(left.cut.tokens > turn.shared_tokens for left in lefts)
+        costs = [left.cost_ms - self._credit(turn, p, left) for p, left in zip(fleet.prefills, lefts, strict=True)]
+        i = self._choose(costs, fleet.prefills, turn.prefill_before, cold, rng)
         j = self._choose([right.cost_ms for right in rights], fleet.decodes, turn.decode_before, False, rng)
         return join(fleet.prefills[i], lefts[i], fleet.decodes[j], rights[j])
 
@@ -63,9 +65,22 @@ class CostPolicy:
         lefts = [score_prefill(turn, prefill, fleet, params) for prefill in prefills]
         rights = [score_decode(turn, decode, fleet, params) for decode in decodes]
         costs = [left.cost_ms + right.cost_ms for left, right in zip(lefts, rights, strict=True)]
-        cold = not any(left.cut.tokens for left in lefts)
+        costs = [cost - self._credit(turn, p, left) for cost, p, left in zip(costs, prefills, lefts, strict=True)]
+        cold = not any(left.cut.tokens > turn.shared_tokens for left in lefts)
         i = self._choose(costs, prefills, turn.prefill_before, cold, rng)
         return join(prefills[i], lefts[i], decodes[i], rights[i])
+
+    def _credit(self, turn: Turn, prefill: Prefill, left: PrefillScore) -> float:
+        """What a new thread's common prefix would save here if it were held: every worker is treated as if it held it.
+
+        Otherwise the first worker to see a system prompt gets every session that begins with it. The cost is that each worker
+        computes that prefix once.
+        """
+        discount = self._params.common_prefix_discount
+        if not discount or turn.prefill_before is not None or left.cut.tokens >= turn.shared_tokens:
+            return 0.0
+        as_if = min(turn.shared_tokens, turn.prompt_tokens - 1)
+        return discount * max(0.0, left.cut.compute_ms - compute_ms(prefill.rates, turn.prompt_tokens, as_if))
 
     def _choose(
         self,

@@ -111,6 +111,7 @@ class PolicyConfig(Section):
     switch_margin_ms: Ms = _COST.switch_margin_ms
     kv_pressure_fraction: Annotated[float, Field(ge=0, le=1)] = _COST.kv_pressure_fraction
     waiting_limit: Annotated[int, Field(ge=0)] = _COST.waiting_limit
+    common_prefix_discount: Annotated[float, Field(ge=0, le=1)] = _COST.common_prefix_discount
     never_used_first: bool = _COST.never_used_first
     staleness_half_life_ms: Ms = _COST.staleness_half_life_ms
     near_tie_ms: Ms = _COST.near_tie_ms

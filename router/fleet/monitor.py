@@ -6,7 +6,7 @@ Whatever fails here costs routing quality, never a request: a worker is taken ou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TypeVar
 
 import httpx
@@ -22,6 +22,8 @@ from router.fleet.worker import Worker, WorkerState
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _MISSES_BEFORE_DOWN = 3
+_TIDY_S = 1.0
+_TIDY_ENTRIES = 5000
 
 
 class Monitor:
@@ -33,12 +35,24 @@ class Monitor:
         self._http = http
         self._clock = clock
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tidying: asyncio.Task[None] | None = None
         self._subscribers: dict[str, list[Subscriber]] = {}
         self.crashes = 0
 
     def watch(self, pool: Pool, worker: Worker) -> None:
         task = asyncio.create_task(self._guard(pool, worker), name=f"monitor {worker.worker_id}")
         self._tasks[worker.worker_id] = task
+
+    def tidy(self, pools: Iterable[Pool]) -> None:
+        """Free, a little at a time, what dropped sources have left behind in the indexes."""
+        self._tidying = asyncio.create_task(self._tidy(list(pools)), name="monitor tidy")
+
+    async def _tidy(self, pools: Sequence[Pool]) -> None:
+        while True:
+            await asyncio.sleep(_TIDY_S)
+            for pool in pools:
+                pool.blocks.sweep(_TIDY_ENTRIES)
+                pool.lineage.sweep(_TIDY_ENTRIES)
 
     async def forget(self, worker_id: str) -> None:
         task = self._tasks.pop(worker_id, None)
@@ -49,6 +63,9 @@ class Monitor:
     async def close(self) -> None:
         for worker_id in list(self._tasks):
             await self.forget(worker_id)
+        if self._tidying is not None:
+            self._tidying.cancel()
+            await asyncio.gather(self._tidying, return_exceptions=True)
 
     def feeds(self, worker_id: str) -> list[FeedStatus]:
         return [subscriber.status for subscriber in self._subscribers.get(worker_id, [])]

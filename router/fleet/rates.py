@@ -1,7 +1,7 @@
 """A worker's rates: its own once it has shown enough of itself lately, those of its pool until then and afterwards.
 
-By its own rates alone a worker whose first turns happened to be slow would get no more, and nothing would ever correct them. The
-workers of a pool run the same model on the same kind of machine: what one shows is the best guess for another that is silent.
+By its own rates alone a worker whose first turns happened to be slow would get no more, and nothing would ever correct them.
+The workers of a pool run the same model on the same kind of machine: what one shows is the best guess for a silent other.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ that differing histories never become equal by accident.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import xxhash
@@ -33,7 +33,7 @@ _RawMember = Raw | UnsetType
 _Content = str | list[Raw] | dict[str, Raw] | int | float | bool | None
 
 
-class Canonical(NamedTuple):
+class Canonical(msgspec.Struct, frozen=True, gc=False):
     """`digest`: 16 bytes; `size`: of the form in bytes; `media`: some part is not text."""
 
     digest: bytes

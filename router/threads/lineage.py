@@ -7,7 +7,7 @@ to there; 64 bits, made of xxh3.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import xxhash
@@ -37,7 +37,7 @@ class State(msgspec.Struct, frozen=True, gc=False):
 START = State()
 
 
-class Lineage(NamedTuple):
+class Lineage(msgspec.Struct, frozen=True):
     """`digests[i]` belongs to position `base.positions + 1 + i`: only what was parsed. `sizes` are cumulative, with the head.
 
     Positions from `open_from` on are not fixed yet: their text goes on in the thread's next request (a completion prompt).

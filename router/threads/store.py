@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from typing import NamedTuple
 
+import msgspec
 import xxhash
 
 from costmodel.values import WorkerKey
@@ -28,7 +28,7 @@ _ID_MASK = (1 << 48) - 1
 _SIBLINGS = 64  # threads of one session that are looked at for one request
 
 
-class _Prompt(NamedTuple):
+class _Prompt(msgspec.Struct, frozen=True):
     """A request's whole lineage, and the deepest position that some thread has, with that thread."""
 
     digests: array[int]
@@ -39,7 +39,7 @@ class _Prompt(NamedTuple):
     owner: Thread | None
 
 
-class _Match(NamedTuple):
+class _Match(msgspec.Struct, frozen=True):
     kind: Kind
     thread: Thread | None  # the one that goes on
     origin: Thread | None  # the one that a new thread comes from
@@ -247,12 +247,12 @@ class ThreadStore:
         return name
 
     def _group(self, hints: ThreadHints, origin: Thread | None, thread_id: str, now_ms: float) -> Group:
+        if hints.key is None:
+            return Group(thread_id, now_ms) if origin is None else origin.group
         for key in (hints.key, hints.parent, hints.group):
             if key is not None and (group := self._groups.get(key)) is not None:
                 return group
-        if hints.key is None and origin is not None:
-            return origin.group
-        return Group(hints.group or hints.key or thread_id, now_ms)
+        return Group(hints.group or hints.key, now_ms)
 
     def _spawner(self, hints: ThreadHints, group: Group) -> str | None:
         """The thread that spawned a new one: named by the client, or the first of a session whose threads share one key."""

@@ -14,7 +14,11 @@ _POSITION_BYTES = 110  # measured: digest, size, and the digest's entry in the s
 _NO_BLOCKS = array("q")
 
 
-class Group(msgspec.Struct, eq=False):
+# Threads and groups refer to each other, but the store takes a forgotten thread out of its group, so that counting references
+# is enough and a hundred thousand of them need not slow every garbage collection down.
+
+
+class Group(msgspec.Struct, eq=False, gc=False):
     """The threads of one session. `keys` are the client keys that lead to it."""
 
     name: str
@@ -23,7 +27,7 @@ class Group(msgspec.Struct, eq=False):
     threads: dict[str, Thread] = {}  # most recently used last
 
 
-class Thread(msgspec.Struct, eq=False):
+class Thread(msgspec.Struct, eq=False, gc=False):
     """Mutable; owned by one ThreadStore. The arrays are replaced, never changed in place: sightings share them.
 
     `digests` and `sizes` (cumulative canonical bytes) have one entry a position, the head first. Positions below `fixed` cannot

@@ -15,12 +15,12 @@ from router.config.tree import Config
 from router.errors import ClientFault, EngineBusy, EngineError, GatewayError, NoWorker, StaleConnection
 from router.fleet.aborter import Aborter
 from router.fleet.pool import Pool
-from router.metrics import TurnMetrics
 from router.threads.sighting import Sighting
 from router.threads.store import ThreadStore
 from router.turn.attempt import Attempt, Failed, Leg, PrefillLeg, ReplyLeg
 from router.turn.budget import RetryBudget
 from router.turn.locate import assume, locate
+from router.turn.metrics import TurnMetrics
 from router.turn.place import Placement, place
 from router.turn.port import ReplyPort
 from router.turn.record import pair_name

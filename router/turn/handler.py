@@ -18,7 +18,6 @@ from router.dialects import DIALECTS
 from router.errors import GatewayError, NotServed
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.metrics import TurnMetrics
 from router.threads.keys import read_hints
 from router.threads.lineage import State
 from router.threads.sighting import Sighting
@@ -27,6 +26,7 @@ from router.turn.dispatch import CommittedFailure, Dispatcher, reply_headers
 from router.turn.extend import Extender
 from router.turn.fanout import FanOut
 from router.turn.learn import learn, record_of
+from router.turn.metrics import TurnMetrics
 from router.turn.place import Placement
 from router.turn.port import ClientPort
 from router.turn.record import Outcome, RecordLog

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from costmodel.values import Residency, Tier, WorkerKey
 from kvtier.index.convert import lineage_residency, to_residency
+from kvtier.index.match import Match
 from router.fleet.pool import Pool
 from router.threads.sighting import Sighting
 from router.turn.place import Placement
@@ -22,8 +23,16 @@ def locate(pool: Pool, sighting: Sighting, now_ms: float) -> dict[WorkerKey, Res
     matches = pool.lineage.match(sighting.digests, now_ms)
     if _evicted(pool, sighting):
         matches = {key: match for key, match in matches.items() if key != sighting.prefill_before}
-    tokens, prompt_tokens = sighting.tokens, sighting.prompt_tokens
-    return {key: lineage_residency(match, tokens, prompt_tokens) for key, match in matches.items()}
+    return {key: _by_lineage(pool, sighting, key, match, now_ms) for key, match in matches.items()}
+
+
+def _by_lineage(pool: Pool, sighting: Sighting, key: WorkerKey, match: Match, now_ms: float) -> Residency:
+    """Messages as blocks, rounded to the engine's pages. Where the thread itself was served, its last turn is the evidence."""
+    worker = pool.workers.get(key.worker_id)
+    page_size = worker.info.page_size if worker is not None and worker.info is not None else 1
+    own = sighting.placed_ms is not None and key in (sighting.prefill_before, sighting.decode_before)
+    age_ms = now_ms - sighting.placed_ms if own and sighting.placed_ms is not None else None
+    return lineage_residency(match, sighting.tokens, sighting.prompt_tokens, page_size, age_ms)
 
 
 def assume(pool: Pool, sighting: Sighting, placement: Placement, now_ms: float) -> None:

@@ -9,7 +9,7 @@ from router.body.scanned import Scanned
 from router.dialects.dialect import Dialect
 from router.fleet.pool import Pool
 from router.threads.lineage import State
-from router.threads.sighting import Sighting
+from router.threads.sighting import Kind, Sighting
 from router.turn.attempt import Attempt
 from router.wire.request import HotRequest
 
@@ -37,6 +37,7 @@ def cost_turn(sighting: Sighting) -> CostTurn:
         sighting.prompt_tokens,
         sighting.expected_output_tokens,
         sighting.first_call,
+        sighting.known_tokens if sighting.kind is Kind.NEW else 0,
         sighting.prefill_before,
         sighting.decode_before,
     )

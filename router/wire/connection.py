@@ -220,7 +220,7 @@ class UpstreamConnection(asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         paused = exchange.paused
-        exchange.close()
+        sink = exchange.close()
         self._exchange = None
         # An engine that answered before it had read the whole request leaves the connection out of step.
         if self._keep_alive and not self._surplus and not transport.is_closing() and not transport.get_write_buffer_size():
@@ -231,7 +231,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._pool.release(self)
         else:
             transport.abort()
-        exchange.sink.on_end()
+        sink.on_end()
 
     def _fail(self, reason: str) -> None:
         exchange = self._exchange

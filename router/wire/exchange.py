@@ -48,6 +48,21 @@ class Carrier(Protocol):
     def resume_reading(self) -> None: ...
 
 
+class _Nobody:
+    """The sink of an exchange that is over."""
+
+    def on_head(self, status: int, headers: list[Header]) -> None: ...
+
+    def on_body(self, data: bytes) -> None: ...
+
+    def on_end(self) -> None: ...
+
+    def on_error(self, error: EngineError) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
 class Exchange:
     """`heard`: a byte of the reply has come. `reused`: the connection had served before."""
 
@@ -114,23 +129,27 @@ class Exchange:
         else:
             self._deadlines.arm(self, self.first_byte_timeout_s)
 
-    def close(self) -> None:
-        """Mark done, without calls. For carriers, right before `on_end`."""
+    def close(self) -> ReplySink:
+        """Mark done, without calls; the sink, for the carrier's last call to it.
+
+        Sinks know their exchange: it lets go of them here, or every request's body would wait for the cycle collector.
+        """
+        sink, self.sink = self.sink, _NOBODY
         self.done = True
         self._carrier = None
         self._deadlines.disarm(self)
+        return sink
 
     def fail(self, error: EngineError) -> None:
         """For carriers: the transport is gone or going."""
         if not self.done:
-            self.close()
-            self.sink.on_error(error)
+            self.close().on_error(error)
 
     def on_deadline(self) -> None:
         carrier = self._carrier
         what = "silent for" if self.heard else "no reply byte within"
         limit_s = self.idle_timeout_s if self.heard else self.first_byte_timeout_s
-        self.close()
+        sink = self.close()
         if carrier is not None:
             carrier.drop()
-        self.sink.on_error(EngineTimeout(f"engine {what} {limit_s:g} s"))
+        sink.on_error(EngineTimeout(f"engine {what} {limit_s:g} s"))

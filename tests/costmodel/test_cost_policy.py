@@ -194,3 +194,23 @@ def test_exact_ties_go_to_the_fewest_in_flight_and_then_by_lot() -> None:
 def test_parameters_out_of_range_name_their_key(key: str, value: float) -> None:
     with pytest.raises(ValueError, match=key):
         CostParams(**{key: value})  # type: ignore[arg-type]
+
+
+def test_new_threads_of_one_product_spread_although_one_worker_holds_its_system_prompt() -> None:
+    workers = [worker("a", held=1500), worker("b")]
+    decodes = tuple(Decode(w.worker, Load(), DecodeRates(10.0), LINK) for w in workers)
+    fleet = Fleet(tuple(workers), decodes, 1000.0, disaggregated=False)
+    policy = CostPolicy(PolicyParams(CostParams()))
+    new = Turn("t", 1600, 100, shared_tokens=1500)
+    placed = [policy.decide(new, fleet, 0.0, random.Random(1)).chosen for _ in range(4)]
+    assert Counter(scored.prefill.worker_id for scored in placed) == {"a": 2, "b": 2}
+    assert {scored.cut_tokens for scored in placed if scored.prefill.worker_id == "b"} == {0}, "the prediction stays true"
+
+
+def test_a_thread_with_a_past_goes_by_what_a_worker_would_really_save() -> None:
+    workers = [worker("a", held=1500), worker("b")]
+    decodes = tuple(Decode(w.worker, Load(), DecodeRates(10.0), LINK) for w in workers)
+    fleet = Fleet(tuple(workers), decodes, 1000.0, disaggregated=False)
+    old = Turn("t", 1600, 100, shared_tokens=1500, prefill_before=WorkerKey("gone"))
+    placed = CostPolicy(PolicyParams(CostParams())).decide(old, fleet, 0.0, random.Random(1)).chosen
+    assert placed.prefill.worker_id == "a"
