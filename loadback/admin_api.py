@@ -115,6 +115,17 @@ class Workers(msgspec.Struct, frozen=True):
     workers: list[Worker]
 
 
+class PoolIndex(msgspec.Struct, frozen=True):
+    """One entry of `/admin/index`. `prompt` is how prompts become hashes: exact, discredited, unusable or not configured."""
+
+    pool: str
+    prompt: str = ""
+
+
+class Indexes(msgspec.Struct, frozen=True):
+    pools: list[PoolIndex]
+
+
 def admin_headers(token: str | None) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"} if token else {}
 

@@ -8,7 +8,7 @@ import httpx
 
 from costmodel.values import Role
 from engine_adapters.base import Endpoint, EngineKind
-from loadback.admin_api import AdminError, Feed, Worker, Workers, fetch
+from loadback.admin_api import AdminError, Feed, Indexes, PoolIndex, Worker, Workers, fetch
 from loadback.doctor.check import Check, Target, fail, ok, warn
 
 FIXES = {
@@ -23,10 +23,12 @@ async def check_gateway(http: httpx.AsyncClient) -> tuple[list[Target], list[Che
     checks = [await _check_ready(http)]
     try:
         workers = (await fetch(http, "/admin/workers", Workers)).workers
+        pools = (await fetch(http, "/admin/index", Indexes)).pools
     except AdminError as error:
         return [], [*checks, fail("gateway", "admin", str(error), "give --token, or ask from the gateway's own host")]
     for worker in workers:
         checks += [check_worker(worker), *(check_feed(worker.id, feed) for feed in worker.events)]
+    checks += [check for pool in pools if (check := check_prompt_state(pool)) is not None]
     return [target_of(worker) for worker in workers], checks
 
 
@@ -60,6 +62,16 @@ def check_feed(name: str, feed: Feed) -> Check:
     if feed.gaps:
         return warn(name, what, told, "messages were lost and replayed: a slow network, or a small buffer_steps")
     return ok(name, what, told)
+
+
+def check_prompt_state(pool: PoolIndex) -> Check | None:
+    """None where no tokenizer is configured: lineage is meant to be used then."""
+    if pool.prompt == "exact":
+        return ok(pool.pool, "tokenizer", "counts as the engines do")
+    if pool.prompt in ("discredited", "unusable"):
+        fix = "give the engines' own model folder as prompt.model_dir, then loadback doctor --config FILE"
+        return warn(pool.pool, "tokenizer", f"{pool.prompt}: residency comes from lineage alone", fix)
+    return None
 
 
 def target_of(worker: Worker) -> Target:

@@ -7,10 +7,10 @@ import pytest
 from costmodel.values import Role
 from engine_adapters.base import Endpoint, EngineInfo, EngineKind
 from engine_adapters.sglang.contract import Clause, Finding, Need, Verdict
-from loadback.admin_api import Feed, Worker
+from loadback.admin_api import Feed, PoolIndex, Worker
 from loadback.doctor.check import Mark, Target
 from loadback.doctor.engine import check_contract, check_pages, check_role, judge_clock
-from loadback.doctor.gateway import check_feed, check_worker, target_of
+from loadback.doctor.gateway import check_feed, check_prompt_state, check_worker, target_of
 from loadback.doctor.host import judge_file_limit
 
 DATE = "Sun, 29 Nov 2026 12:00:00 GMT"
@@ -78,6 +78,14 @@ def test_worker_states(state: str, breaker: str, mark: Mark) -> None:
 @pytest.mark.parametrize(("state", "gaps", "mark"), [("live", 0, Mark.OK), ("live", 2, Mark.WARN), ("lost", 0, Mark.WARN)])
 def test_feeds(state: str, gaps: int, mark: Mark) -> None:
     assert check_feed("p0", Feed(state=state, gaps=gaps)).mark is mark
+
+
+@pytest.mark.parametrize(
+    ("state", "mark"), [("exact", Mark.OK), ("discredited", Mark.WARN), ("unusable", Mark.WARN), ("not configured", None)]
+)
+def test_prompt_states(state: str, mark: Mark | None) -> None:
+    check = check_prompt_state(PoolIndex("main", state))
+    assert (check.mark if check else None) is mark
 
 
 @pytest.mark.parametrize(
