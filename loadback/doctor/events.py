@@ -9,10 +9,11 @@ import zmq
 import zmq.asyncio
 
 from engine_adapters.base import EngineInfo, EventFeed
+from engine_adapters.sglang.frames import replay_request
 from loadback.doctor.check import Check, ok, warn
 
 DEADLINE_S = 3.0
-NEWEST = (2**63 - 1).to_bytes(8, "big")  # a sequence number that no engine has reached: only the end marker comes back
+FAR_AHEAD = 2**63 - 1  # no engine has published as much: only the end marker comes back
 
 
 async def check_events(name: str, info: EngineInfo) -> list[Check]:
@@ -52,7 +53,7 @@ async def answers_replay(address: str) -> bool:
         socket.connect(address)
         try:
             async with asyncio.timeout(DEADLINE_S):
-                await socket.send_multipart([b"", NEWEST])
+                await socket.send_multipart(replay_request(FAR_AHEAD))
                 await socket.recv_multipart()
         except TimeoutError:
             return False
