@@ -48,6 +48,7 @@ class Worker:
         self.rates = Rates(hardware.prefill_prior(), hardware.decode_prior(), pool_rates)
         self.transfer = LinkEstimator(hardware.pd_link.as_link())
         self.last_fault = ""
+        self.full_until_ms = 0.0  # it refused a turn as too busy and asked to be left alone until then
 
     @property
     def inflight(self) -> int:

@@ -162,8 +162,10 @@ class Dispatcher:
         if isinstance(error, EngineError) and not isinstance(error, EngineBusy | StaleConnection):
             failed.worker.breaker.on_failure(self._clock())
             failed.worker.last_fault = error.message
-        else:
-            failed.worker.breaker.on_abandoned()
+            return
+        failed.worker.breaker.on_abandoned()
+        if isinstance(error, EngineBusy):
+            failed.worker.full_until_ms = self._clock() + 1000 * (error.retry_after_s or 0.0)
 
     def _may_retry(self, turn: Turn, error: GatewayError) -> bool:
         if isinstance(error, ClientFault) or not isinstance(error, EngineError):

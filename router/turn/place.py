@@ -55,12 +55,10 @@ def place(
 
 
 def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: AbstractSet[str], now_ms: float) -> Fleet:
-    """The candidates of this moment: ready workers whose breaker lets them through, one entry a rank."""
+    """The candidates of this moment, one entry a rank."""
     prefills: list[Prefill] = []
     decodes: list[Decode] = []
-    for worker in pool.workers.values():
-        if worker.worker_id in failed or not worker.takes_turns(now_ms):
-            continue
+    for worker in _candidates(pool, failed, now_ms):
         rates = worker.rates.prefill(now_ms)
         for key, ledger in zip(worker.keys, worker.ranks, strict=True):
             load = ledger.load(now_ms, rates.ms_per_token)
@@ -71,6 +69,17 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
                 link = _NO_LINK if worker.role is Role.UNIFIED else worker.transfer.link
                 decodes.append(Decode(key, load, worker.rates.decode(now_ms), link, residency.tokens, ledger.inflight))
     return Fleet(tuple(prefills), tuple(decodes), pool.config.hardware.kv_bytes_per_token, pool.disaggregated)
+
+
+def _candidates(pool: Pool, failed: AbstractSet[str], now_ms: float) -> list[Worker]:
+    """Ready workers whose breaker lets them through. One that has just refused as too busy is left out while another of its
+    role has not."""
+    able = [worker for worker in pool.workers.values() if worker.takes_turns(now_ms) and worker.worker_id not in failed]
+    free = [worker for worker in able if worker.full_until_ms <= now_ms]
+    if len(free) == len(able):
+        return able
+    roles = {worker.role for worker in free}
+    return [worker for worker in able if worker.full_until_ms <= now_ms or worker.role not in roles]
 
 
 def _require(pool: Pool, fleet: Fleet, failed: AbstractSet[str]) -> None:

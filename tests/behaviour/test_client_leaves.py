@@ -1,0 +1,67 @@
+"""A client that leaves costs nothing from then on: engines are told at once and every count is freed."""
+
+from __future__ import annotations
+
+import pytest
+from fake_engine import Script
+from gateway_stage import Stage, StageMaker
+from waiting import until
+
+
+async def test_mid_stream(stage: Stage) -> None:
+    stage.script(stage.replying, Script(events=50, stay_after=3))
+    call = await stage.send(stream=True)
+    await call.until_body(b"t2")
+    await call.leave()
+    await stage.settled()
+    assert [len(engine.aborted) for engine in stage.replying].count(1) == 1
+    await _both_told(stage)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_before_the_first_byte(stage: Stage, stream: bool) -> None:
+    stage.script(stage.engines, Script(hang=True))
+    call = await stage.send(stream=stream)
+    legs = 2 if stage.prefill else 1
+    await until(lambda: stage.calls() == legs, "the engines have the request")
+    assert not stage.idle
+    await call.leave()
+    await stage.settled()
+    assert sum(len(engine.aborted) for engine in stage.engines) == legs
+    await _both_told(stage)
+
+
+async def test_while_waiting_for_a_place(make_stage: StageMaker, kind: str) -> None:
+    stage = await make_stage(kind, pool={"max_running_turns": 1})
+    stage.script(stage.engines, Script(hang=True))
+    running = await stage.send()
+    admission = stage.gateway.fleet.pools["default"].admission
+    await until(lambda: admission.running == 1, "the first turn runs")
+    waiting = await stage.send()
+    await until(lambda: admission.waiting == 1, "the second turn waits")
+    calls = stage.calls()
+    await waiting.leave()
+    await until(lambda: admission.waiting == 0, "the second turn is forgotten")
+    assert stage.calls() == calls
+    await running.leave()
+    await stage.settled()
+
+
+async def test_the_next_turn_is_served(stage: Stage) -> None:
+    stage.script(stage.engines, Script(hang=True))
+    call = await stage.send(stream=True)
+    await until(lambda: stage.calls() > 0, "the engines have the request")
+    await call.leave()
+    await stage.settled()
+    stage.script(stage.engines, Script())
+    assert (await stage.ask()).status == 200
+
+
+async def _both_told(stage: Stage) -> None:
+    """On a pair a closed connection is not enough: each engine is told to drop the request by its id."""
+    if not stage.prefill:
+        return
+    await until(lambda: all(sum(len(e.aborts) for e in group) for group in (stage.prefill, stage.replying)), "aborts by rid")
+    rids = {rid for engine in stage.engines for rid in engine.aborts}
+    assert rids == {call.json["rid"] for engine in stage.engines for call in engine.calls}
+    assert len(rids) == 1
