@@ -51,6 +51,7 @@ class EngineModel:
         self._forward_end_ms: float | None = None
         self._timers: list[tuple[float, int, Callable[[float], None]]] = []  # copies under way
         self._timer_count = 0
+        self._events_due = False
         self._host_link_free_ms = 0.0
         self._transfer_link_free_ms = 0.0
         self._outcomes: list[Outcome] = []
@@ -111,11 +112,12 @@ class EngineModel:
         live = self._live.get(rid)
         if live is None:
             return False
+        queued = live.stage is Stage.WAITING or self._chunked is live
         self._unqueue(live)
         keep = live.stage is Stage.RUNNING and live.request.keep and self.params.keeps_cache
         if keep:
             live.commit(self.cache, live.computed, self.params.page_tokens)
-        self._finish(live, now_ms, FinishReason.ABORT)
+        self._finish(live, now_ms, FinishReason.ABORT_QUEUED if queued else FinishReason.ABORT)
         self._start_backups(now_ms)
         self._kick(now_ms)
         return True
@@ -146,6 +148,10 @@ class EngineModel:
         return taken
 
     def take_page_events(self) -> list[PageEvent]:
+        """What the engine would publish now. SGLang publishes after a prefill, every so many decode steps, and when idle."""
+        if not self._events_due and self._forward_end_ms is not None:
+            return []
+        self._events_due = False
         return self.cache.take_events()
 
     def load(self) -> EngineLoad:
@@ -290,6 +296,7 @@ class EngineModel:
     def _end_forward(self, now_ms: float) -> None:
         self._forward_end_ms = None
         if self._batch:
+            self._events_due = True
             batch, self._batch = self._batch, []
             for live in batch:
                 if live is not _GHOST:
@@ -298,6 +305,7 @@ class EngineModel:
             for live in list(self._running):
                 live.computed += 1
                 self._say(live, now_ms)
+            self._events_due |= self.counters.decode_steps % self.params.publish_decode_steps == 0
         self._start_backups(now_ms)
         self._kick(now_ms)
 
@@ -419,7 +427,7 @@ class EngineModel:
         live.stage = Stage.GONE
         live.release(self.cache)
         del self._live[rid]
-        if reason is FinishReason.ABORT:
+        if reason is not FinishReason.DONE:
             self.counters.aborted += 1
         else:
             self.counters.finished += 1

@@ -51,6 +51,7 @@ class EngineParams(msgspec.Struct, frozen=True):
     decode_reserved_tokens: int = 512  # kept free for each request that a decode worker accepts
     admission_output_ratio: float = 0.7  # share of max_new_tokens that admission reserves
     admission_output_clip: int = 4_096
+    publish_decode_steps: int = 40  # page events wait for that many decode steps while nothing else happens
     speed: float = 1.0  # every duration is divided by it
 
     def __post_init__(self) -> None:

@@ -40,6 +40,7 @@ class Cached(msgspec.Struct, frozen=True):
 class FinishReason(StrEnum):
     DONE = "done"  # everything that was to be said has been said
     ABORT = "abort"
+    ABORT_QUEUED = "abort_queued"  # while it waited or between two chunks of its prompt
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ _VOCABULARY = (
     "slow same whole empty ready stable here there now again only also"
 )
 _WORDS = tuple(_VOCABULARY.split())
+CALL_MARKER = "<tool_call>\n"  # how the model's own format opens a call
 SUBMIT_MARK = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # mini-swe-agent ends a session by this command, not by a text
 
 
@@ -55,6 +56,7 @@ class ReplyPlan(msgspec.Struct, frozen=True):
     calls: tuple[PlannedCall, ...]
     ends: bool
     call_at: int = 0  # where in the text the first call starts; the text before it is content
+    name_end: int = 0  # where its name is complete
     arguments_at: int = 0
 
     @property
@@ -67,11 +69,11 @@ def plan_reply(request: ReplyRequest, style: ReplyStyle, tokenizer: Tokenizer) -
     rng = random.Random(f"{style.seed}:{request.prompt_key}:{request.choice}")
     planned = _calls(request, style)
     if planned:
-        head = f'<tool_call>\n{{"name": "{planned[0].tool.name}", "arguments": '
+        head = f'{CALL_MARKER}{{"name": "{planned[0].tool.name}", "arguments": '
         text = f"{head}{planned[0].arguments}}}\n</tool_call>"
-        call_at, arguments_at = 0, len(head)
+        name_end, arguments_at = head.index('", "arguments"') + 1, len(head)
     else:
-        text, call_at, arguments_at = _sentence(rng, style), 0, 0
+        text, name_end, arguments_at = _sentence(rng, style), 0, 0
     ids = tokenizer.encode(text, add_special_tokens=False)
     eos = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
     if request.ignore_eos:
@@ -82,7 +84,7 @@ def plan_reply(request: ReplyRequest, style: ReplyStyle, tokenizer: Tokenizer) -
         ids.append(eos)
         ends = len(ids) <= request.max_tokens
     ids = ids[: request.max_tokens]
-    return ReplyPlan(tuple(ids), _pieces(tokenizer, ids, ends), planned, ends, call_at, arguments_at)
+    return ReplyPlan(tuple(ids), _pieces(tokenizer, ids, ends), planned, ends, 0, name_end, arguments_at)
 
 
 def _calls(request: ReplyRequest, style: ReplyStyle) -> tuple[PlannedCall, ...]:

@@ -13,7 +13,7 @@ from engine_adapters.emulator.wire import info
 from engine_adapters.emulator.wire.call import Dialect
 from engine_adapters.emulator.wire.chat import ChatDialect
 from engine_adapters.emulator.wire.completions import CompletionDialect
-from engine_adapters.emulator.wire.errors import BadRequest, openai_error, parse_object
+from engine_adapters.emulator.wire.errors import BadRequest, invalid, openai_error, parse_object
 from engine_adapters.emulator.wire.generate import GenerateDialect
 from engine_adapters.emulator.wire.http import BodyTooLarge, Exchange, Receive, Scope, Send
 from engine_adapters.emulator.wire.inference import serve_inference
@@ -24,6 +24,11 @@ from engine_adapters.emulator.wire.sampling import Sampling
 from engine_adapters.emulator.worker.faults import Fault
 from engine_adapters.emulator.worker.options import ENGINE_NAME
 from engine_adapters.emulator.worker.worker import Worker
+
+_FLUSHED = (
+    b"Cache flushed.\nPlease check backend logs for more details. "
+    b"(When there are running or waiting requests, the operation will not be performed.)\n"
+)
 
 Handler = Callable[[Exchange], Awaitable[None]]
 
@@ -40,7 +45,7 @@ class EmulatorApp:
         self._dialects: dict[str, Dialect] = {
             "/v1/chat/completions": chat,
             "/v1/completions": CompletionDialect(sampling, worker.tokenizer, worker.options.cache_report),
-            "/generate": GenerateDialect(sampling, worker.tokenizer),
+            "/generate": GenerateDialect(sampling, worker.tokenizer, worker.params.role is not EngineRole.DECODE),
             "/v1/responses": ResponsesDialect(sampling, worker.template, chat, name, disaggregated),
             "/v1/messages": messages,
         }
@@ -89,7 +94,7 @@ class EmulatorApp:
         elif path.startswith("/v1/models/"):
             await self._model(exchange, path.removeprefix("/v1/models/"))
         elif dialect is not None:
-            await exchange.json(405, {"detail": "Method Not Allowed"})
+            await exchange.json(405, {"detail": "Method Not Allowed"}, ((b"allow", b"POST"),))
         else:
             await exchange.json(404, {"detail": "Not Found"})
 
@@ -121,12 +126,16 @@ class EmulatorApp:
         query = _query(exchange)
         include = {part.strip() for part in query["include"].split(",")} if "include" in query else None
         if include is not None and not include <= info.SECTIONS:
-            message = f"Invalid include sections: {include - info.SECTIONS}. Valid options: {sorted(info.SECTIONS)}"
-            raise BadRequest(message, "400")
-        await exchange.json(200, info.loads(self.worker, include))
+            await exchange.text(500, "Internal Server Error")  # as the engine: its own check comes too late
+        elif query.get("format") == "prometheus":
+            text = info.loads_exposition(self.worker, include)
+            await exchange.reply(200, text.encode(), b"text/plain; version=0.0.4; charset=utf-8")
+        else:
+            dp_rank = _number(query, "dp_rank")
+            await exchange.json(200, info.loads(self.worker, include, None if dp_rank is None else int(dp_rank)))
 
     async def _metrics(self, exchange: Exchange) -> None:
-        await exchange.reply(200, exposition(self.worker).encode(), b"text/plain; version=1.0.0; charset=utf-8")
+        await exchange.reply(200, exposition(self.worker).encode(), b"text/plain; version=0.0.4; charset=utf-8")
 
     async def _count_tokens(self, exchange: Exchange) -> None:
         try:
@@ -135,18 +144,10 @@ class EmulatorApp:
             await exchange.json(*self._messages.refusal(error))
 
     async def _flush_cache(self, exchange: Exchange) -> None:
-        try:
-            timeout_s = float(_query(exchange).get("timeout", "0"))
-        except ValueError as error:
-            raise BadRequest("1 validation error:\n  query.timeout: Input should be a valid number", "Bad Request") from error
-        if await self.worker.flush(timeout_s):
-            await exchange.text(
-                200,
-                "Cache flushed.\nPlease check backend logs for more details. "
-                "(When there are running or waiting requests, the operation will not be performed.)\n",
-            )
+        if await self.worker.flush(_number(_query(exchange), "timeout") or 0.0):
+            await exchange.reply(200, _FLUSHED, None)
         else:
-            await exchange.text(400, "Flush cache failed.\n")
+            await exchange.reply(400, b"Flush cache failed.\n", None)
 
     async def _abort_request(self, exchange: Exchange) -> None:
         request = parse_object(await exchange.body())
@@ -177,6 +178,16 @@ class EmulatorApp:
         report["faults_injected"] = self.worker.faults.injected
         report["engine_requests"] = len(self.worker.driver.rids)
         await exchange.json(200, report)
+
+
+def _number(query: dict[str, str], key: str) -> float | None:
+    if key not in query:
+        return None
+    try:
+        return float(query[key])
+    except ValueError as error:
+        detail = "Input should be a valid number, unable to parse string as a number"
+        raise invalid("float_parsing", ("query", key), detail, query[key]) from error
 
 
 def _query(exchange: Exchange) -> dict[str, str]:

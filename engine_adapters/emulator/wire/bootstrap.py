@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import parse_qs
 
 import msgspec
@@ -25,7 +26,7 @@ class BootstrapApp:
         self._ranks: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(scope, receive, send, varies=False)
         try:
             await self._route(exchange)
         except BadRequest as error:
@@ -44,7 +45,7 @@ class BootstrapApp:
             await exchange.text(200, "OK")
         elif exchange.path == "/query_dp_ranks":
             rooms = [str(room) for room in parse_object(await exchange.body()).get("bootstrap_rooms", [])]
-            await exchange.json(200, {room: self._ranks[room] for room in rooms if room in self._ranks})
+            await _json(exchange, {room: self._ranks[room] for room in rooms if room in self._ranks})
         elif exchange.path.startswith(_ROOM):
             await self._room(exchange)
         else:
@@ -59,9 +60,9 @@ class BootstrapApp:
         if not all(asked):
             await exchange.text(400, "Missing inputs for bootstrap server.")
         elif all(value == "-1" for value in asked):
-            await exchange.json(200, self._prefill_server_info())
+            await _json(exchange, self._prefill_server_info())
         elif all(value == "0" for value in asked):
-            await exchange.json(200, {"rank_ip": self._worker.options.host, "rank_port": self._worker.options.bootstrap_port})
+            await _json(exchange, {"rank_ip": self._worker.options.host, "rank_port": self._worker.options.bootstrap_port})
         else:
             ranks = " ".join(f"{key.split('_')[1]}_rank={value}" for key, value in zip(_ROUTE_KEYS, asked, strict=True))
             await exchange.text(404, f"Bootstrap info not found for {ranks}")
@@ -94,5 +95,17 @@ class BootstrapApp:
             resident_tokens = int(query.get("resident_tokens", ["0"])[-1])
         except ValueError as error:
             raise BadRequest(f"room and resident_tokens must be numbers: {error}") from error
-        result = await self._worker.rooms.wait(room, resident_tokens)
-        await exchange.json(200, msgspec.to_builtins(result))
+        wait = asyncio.ensure_future(self._worker.rooms.wait(room, resident_tokens))
+        gone = asyncio.ensure_future(exchange.gone())
+        try:
+            await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if wait.done():
+                await _json(exchange, msgspec.to_builtins(wait.result()))
+        finally:
+            for task in (wait, gone):
+                task.cancel()
+            await asyncio.gather(wait, gone, return_exceptions=True)
+
+
+async def _json(exchange: Exchange, value: object) -> None:
+    await exchange.reply(200, msgspec.json.encode(value), b"application/json; charset=utf-8")

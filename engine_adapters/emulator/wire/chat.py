@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from engine_adapters.emulator.reply.plan import SUBMIT_MARK, ReplyRequest
+from engine_adapters.emulator.reply.plan import CALL_MARKER, SUBMIT_MARK, ReplyRequest
 from engine_adapters.emulator.reply.tools import OfferedTool, ToolKind
 from engine_adapters.emulator.wire.chat_stream import ChatStream
-from engine_adapters.emulator.wire.errors import BadRequest, openai_refusal, parse_object
+from engine_adapters.emulator.wire.errors import BadRequest, invalid, openai_refusal, parse_object
 from engine_adapters.emulator.wire.logprobs import chat_logprobs
 from engine_adapters.emulator.wire.sampling import Sampling, integer
 from engine_adapters.emulator.wire.usage import cached_details, metadata, usage
@@ -43,6 +43,11 @@ class ChatDialect:
         _validate(request)
         tools = offered_tools(request)
         limit = integer(request, "max_completion_tokens") or integer(request, "max_tokens")
+        if limit is not None and limit > self._sampling.context_tokens:
+            raise BadRequest(
+                f"max_completion_tokens is too large: {limit}.This model supports at most {self._sampling.context_tokens} "
+                "completion tokens."
+            )
         samples = integer(request, "n", 1) or 1
         wish = ReplyRequest(
             prompt_key=0,
@@ -136,9 +141,9 @@ class ChatCall:
 
 
 def spoken_text(step: Step) -> str:
-    """The reply's content: what stands before a tool call."""
-    plan = step.job.plan
-    return step.text[: plan.call_at] if plan.calls else step.text
+    """The reply's content: what stands before a tool call; a call is one as soon as its marker is complete."""
+    plan, text = step.job.plan, step.text
+    return text[: plan.call_at] if plan.calls and len(text) >= plan.call_at + len(CALL_MARKER) else text
 
 
 def complete_calls(step: Step) -> bool:
@@ -186,14 +191,12 @@ _ROLES = ("system", "assistant", "tool", "function", "developer", "latest_remind
 def _validate(request: Mapping[str, Any]) -> None:
     messages = request.get("messages")
     if not isinstance(messages, list):
-        raise BadRequest("1 validation error:\n  body.messages: Field required", "Bad Request")
+        raise invalid("missing", ("body", "messages"), "Field required")
     if not messages:
         raise BadRequest("Messages cannot be empty.")
     for position, message in enumerate(messages):
         if not isinstance(message, Mapping) or str(message.get("role", "")).lower() not in _ROLES:
-            raise BadRequest(
-                f"1 validation error:\n  body.messages.{position}.role: Input should be a known role", "Bad Request"
-            )
+            raise invalid("value_error", ("body", "messages", position, "role"), f"Value error, 'role' must be one of {_ROLES}")
     _validate_tools(request)
 
 
@@ -201,7 +204,7 @@ def _validate_tools(request: Mapping[str, Any]) -> None:
     tools = request.get("tools") or []
     for position, tool in enumerate(tools):
         if not isinstance(tool, Mapping) or not isinstance((tool.get("function") or {}).get("name"), str):
-            raise BadRequest(f"1 validation error:\n  body.tools.{position}.function: Field required", "Bad Request")
+            raise invalid("missing", ("body", "tools", position, "function"), "Field required")
     choice = request.get("tool_choice")
     if choice == "required" and not tools:
         raise BadRequest("Tools cannot be empty if tool choice is set to required.")
@@ -212,4 +215,4 @@ def _validate_tools(request: Mapping[str, Any]) -> None:
         if all(tool["function"]["name"] != name for tool in tools):
             raise BadRequest(f"Tool '{name}' not found in tools list.")
     elif choice not in (None, "auto", "none", "required"):
-        raise BadRequest("1 validation error:\n  body.tool_choice: Input should be 'auto', 'required' or 'none'", "Bad Request")
+        raise invalid("literal_error", ("body", "tool_choice"), "Input should be 'auto', 'required' or 'none'", choice)

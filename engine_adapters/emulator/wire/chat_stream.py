@@ -76,7 +76,7 @@ class ChatStream:
         if not (plan.calls and self._parses_tools):
             new, told.content = told.text[told.content :], len(told.text)
             return [self._content(new)] if new else []
-        if len(told.text) < plan.arguments_at:
+        if len(told.text) < plan.name_end:
             return []
         deltas = []
         arguments = plan.calls[0].arguments

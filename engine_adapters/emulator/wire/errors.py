@@ -39,12 +39,22 @@ def openai_stream_error(status: int, message: str) -> bytes:
     return b"data: " + msgspec.json.encode({"error": openai_error(status, message, name)}) + b"\n\n"
 
 
+def invalid(kind: str, where: tuple[str | int, ...], message: str, value: Any = None) -> BadRequest:
+    """What FastAPI and pydantic say of a body that does not fit, without the file names they add."""
+    shown: dict[str, Any] = {"type": kind, "loc": where, "msg": message, "input": value}
+    return BadRequest(f"1 validation error:\n  {shown!r}", "Bad Request")
+
+
+def unsupported_media_type() -> BadRequest:
+    return invalid("value_error", ("header", "content-type"), "Unsupported Media Type: Only 'application/json' is allowed")
+
+
 def parse_object(body: bytes) -> dict[str, Any]:
-    """The body as an object; of duplicate keys the last wins. Raises BadRequest worded like FastAPI's."""
+    """The body as an object; of duplicate keys the last wins. Raises BadRequest."""
     try:
         value = msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise BadRequest(f"1 validation error:\n  JSON decode error: {error}", "Bad Request") from error
+        raise invalid("json_invalid", ("body", 1), "JSON decode error", str(error)) from error
     if not isinstance(value, dict):
-        raise BadRequest("1 validation error:\n  body: Input should be a valid dictionary", "Bad Request")
+        raise invalid("model_attributes_type", ("body",), "Input should be a valid dictionary or object to extract fields from")
     return value

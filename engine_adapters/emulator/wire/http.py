@@ -25,7 +25,8 @@ class BodyTooLarge(Exception):
 class Exchange:
     """A request and its reply. `head` and what follows go out at once; nothing is buffered here."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, varies: bool = True) -> None:
+        self._common = ((b"vary", b"Origin"), EMULATOR_HEADER) if varies else (EMULATOR_HEADER,)
         self.scope = scope
         self._receive = receive
         self._send = send
@@ -97,6 +98,4 @@ class Exchange:
 
     async def _head(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> None:
         self.started = True
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, (b"vary", b"Origin"), EMULATOR_HEADER]}
-        )
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self._common]})

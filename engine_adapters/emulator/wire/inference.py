@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from engine_adapters.emulator.wire.call import Call, Dialect, EventStream
-from engine_adapters.emulator.wire.errors import BadRequest
+from engine_adapters.emulator.wire.errors import BadRequest, unsupported_media_type
 from engine_adapters.emulator.wire.http import Exchange
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.faults import Fault, FaultKind
@@ -41,7 +41,10 @@ async def _answer(worker: Worker, dialect: Dialect, exchange: Exchange, body: by
     if fault is not None and await _fail_early(fault, dialect, exchange):
         return True
     try:
-        call = dialect.parse(body, dict(exchange.headers))
+        headers = dict(exchange.headers)
+        if headers.get("content-type", "").lower().split(";")[0].strip() != "application/json":
+            raise unsupported_media_type()
+        call = dialect.parse(body, headers)
         if call.stream:
             return await _stream(worker, dialect, call, exchange, fault)
         return await _whole(worker, call, exchange, fault)

@@ -1,7 +1,6 @@
 """What an emulated worker says about itself: `/server_info`, `/model_info`, `/v1/models`, `/v1/loads`.
 
-The members are those of SGLang 0.5.23 that routers, dashboards and tests read, by its names; the rest of its 500 flags has no
-meaning here. The emulator names itself in `engine` and in every reply's header.
+The members are SGLang 0.5.23's. The emulator names itself in `engine` and in every reply's header.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from datetime import UTC, datetime
+from importlib import resources
 from typing import Any
 
 from engine_adapters.emulator.model.live_request import Stage
@@ -58,77 +58,72 @@ def model_card(worker: Worker) -> dict[str, Any]:
 
 
 def server_info(worker: Worker) -> dict[str, Any]:
+    """Every flag of the engine by its name; those that mean something here tell the truth, the rest their defaults."""
     options, params = worker.options, worker.params
-    info: dict[str, Any] = {
+    return {
+        **_flags(),
         "model_path": str(options.model_folder),
         "tokenizer_path": str(options.model_folder),
-        "tokenizer_mode": "auto",
-        "skip_tokenizer_init": False,
-        "load_format": "auto",
-        "trust_remote_code": False,
         "context_length": params.context_tokens,
-        "is_embedding": False,
-        "dtype": "bfloat16",
-        "kv_cache_dtype": "auto",
         "max_running_requests": params.max_running,
         "max_total_tokens": params.kv_tokens,
         "chunked_prefill_size": params.chunk_tokens,
         "max_prefill_tokens": params.max_prefill_tokens,
-        "schedule_policy": "fcfs",
-        "enable_priority_scheduling": False,
-        "schedule_conservativeness": 1.0,
         "page_size": params.page_tokens,
-        "radix_eviction_policy": "lru",
         "disable_radix_cache": not params.keeps_cache,
-        "tp_size": 1,
-        "pp_size": 1,
-        "dp_size": 1,
-        "attn_dp_size": 1,
-        "ep_size": 1,
-        "load_balance_method": "round_robin",
+        "load_balance_method": "follow_bootstrap_room" if params.role is EngineRole.PREFILL else "round_robin",
         "device": "emulated",
         "host": options.host,
         "port": options.port,
         "served_model_name": options.served_model_name,
-        "weight_version": "default",
-        "api_key": None,
         "enable_cache_report": options.cache_report,
-        "tool_call_parser": "qwen",
-        "reasoning_parser": None,
-        "enable_metrics": True,
-        "speculative_algorithm": None,
-        "kv_events_config": _kv_events_config(worker),
         "enable_hierarchical_cache": params.host_kv_tokens > 0,
         "hicache_ratio": params.host_kv_tokens / params.kv_tokens,
-        "hicache_write_policy": "write_through",
-        "hicache_storage_backend": None,
-        "hicache_storage_prefetch_policy": "timeout",
         "disaggregation_mode": params.role.value,
-        "disaggregation_transfer_backend": "mooncake",
         "disaggregation_bootstrap_port": options.bootstrap_port,
         "num_reserved_decode_tokens": params.decode_reserved_tokens,
         "disaggregation_decode_enable_radix_cache": params.decode_keeps_cache,
-        "disaggregation_decode_enable_offload_kvcache": False,
+        "kv_events_config": _kv_events_config(worker),
         "status": "ready",
         "max_total_num_tokens": params.kv_tokens,
-        "max_req_input_len": min(params.context_tokens - 1, params.kv_tokens - 1) - 5,
+        "max_req_input_len": min(params.context_tokens, params.kv_tokens) - 6,
+        "kv_events": _kv_events(worker),
+        "internal_states": [_internal_state(worker)],
+        "version": SGLANG_VERSION,
+        "frontend": "python",
+        "engine": ENGINE_NAME,
     }
-    info["kv_events"] = _kv_events(worker)
-    info["internal_states"] = [_internal_state(worker)]
-    info["version"] = SGLANG_VERSION
-    info["frontend"] = "python"
-    info["engine"] = ENGINE_NAME
-    return info
 
 
-def loads(worker: Worker, include: set[str] | None) -> dict[str, Any]:
+def _flags() -> dict[str, Any]:
+    """SGLang 0.5.23's flags with their values on a CPU, as captured from `/server_info`."""
+    text = resources.files(__package__).joinpath("sglang_flags.json").read_text(encoding="utf-8")
+    flags: dict[str, Any] = json.loads(text)
+    return flags
+
+
+def loads(worker: Worker, include: set[str] | None, dp_rank: int | None = None) -> dict[str, Any]:
+    """Ranks other than 0 do not exist and are answered by an empty list."""
     return {
         "timestamp": datetime.now(UTC).isoformat(),
         "version": SGLANG_VERSION,
         "accelerator": None,
         "num_accelerators": 1,
-        "loads": [_load(worker, include)],
+        "loads": [_load(worker, include)] if dp_rank in (None, 0) else [],
     }
+
+
+def loads_exposition(worker: Worker, include: set[str] | None) -> str:
+    """The same as Prometheus text, as `?format=prometheus` asks for."""
+    lines = []
+    for key, value in _load(worker, include).items():
+        if key == "dp_rank":
+            continue
+        prefix = {"disaggregation": "disagg_"}.get(key, f"{key}_") if isinstance(value, dict) else ""
+        for name, number in value.items() if isinstance(value, dict) else ((key, value),):
+            if isinstance(number, int | float):
+                lines += [f"# TYPE sglang_{prefix}{name} gauge", f'sglang_{prefix}{name}{{dp_rank="0"}} {number}']
+    return "\n".join(lines) + "\n"
 
 
 SECTIONS = frozenset({"core", "memory", "spec", "lora", "disagg", "queues", "all"})

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine_adapters.emulator.model.params import EngineParams, EngineRole
 from engine_adapters.emulator.reply.plan import ReplyRequest, ReplyStyle, plan_reply
-from engine_adapters.emulator.wire.errors import BadRequest
+from engine_adapters.emulator.wire.errors import BadRequest, invalid
 from engine_adapters.emulator.worker.job import Bootstrap, Job
 from engine_adapters.prompt.tokenizer import Tokenizer
 from kvtier.hashing.sglang import pack
@@ -22,6 +22,7 @@ class Sampling:
         self._params = params
         self._style = style
         self._tokenizer = tokenizer
+        self.context_tokens = params.context_tokens
 
     def jobs(
         self,
@@ -88,7 +89,7 @@ def integer(body: Mapping[str, Any], key: str, default: int | None = None) -> in
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float) or int(value) != value:
-        raise BadRequest(f"1 validation error:\n  body.{key}: Input should be a valid integer", "Bad Request")
+        raise invalid("int_type", ("body", key), "Input should be a valid integer", value)
     return int(value)
 
 

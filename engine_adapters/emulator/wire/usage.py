@@ -11,7 +11,7 @@ from engine_adapters.emulator.worker.job import Step
 def usage(last: Sequence[Step], cache_report: bool) -> dict[str, Any]:
     """Prompt tokens count once for each prompt, however many samples it has."""
     firsts = [step for step in last if step.job.index % step.job.samples == 0]
-    prompt = sum(len(step.job.prompt_ids) for step in firsts)
+    prompt = sum(step.prompt_tokens for step in firsts)
     completion = sum(step.tokens for step in last)
     return {
         "prompt_tokens": prompt,

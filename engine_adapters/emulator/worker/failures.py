@@ -25,9 +25,23 @@ def transfer_timed_out(job: Job, after_s: float) -> str:
 def bootstrap_timed_out(job: Job, after_s: float) -> str:
     """The decode half of a prefill request never came."""
     return (
-        f"Prefill bootstrap failed for request rank=0 req.rid={job.rid!r} req.bootstrap_room={_room(job)} with exception "
-        f"{_error(job)}: Request {_room(job)} timed out after {after_s:.1f}s in KVPoll.Bootstrapping"
+        f"Prefill bootstrap failed for request {_prefill(job)} with exception {_error(job)}: Request {_room(job)} timed out "
+        f"after {after_s:.1f}s in KVPoll.Bootstrapping"
     )
+
+
+def bootstrap_failed(job: Job) -> str:
+    """A prefill half was aborted while it waited for its partner."""
+    return f"Prefill bootstrap failed for request {_prefill(job)} with exception {_error(job)}: Aborted by AbortReq."
+
+
+def sending_failed(job: Job, reason: str) -> str:
+    """A prefill half's KV could not be delivered."""
+    return f"Prefill transfer failed for request {_prefill(job)} with exception {_error(job)}: {reason}"
+
+
+def _prefill(job: Job) -> str:
+    return f"rank=0 req.rid={job.rid!r} req.bootstrap_room={_room(job)}"
 
 
 def _decode(job: Job) -> str:

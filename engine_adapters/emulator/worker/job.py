@@ -42,6 +42,7 @@ class Finish(msgspec.Struct, frozen=True):
     matched: int | None = None
     length: int | None = None
     message: str | None = None
+    unseen: bool = False  # aborted before the engine looked at it: not even its prompt is counted
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -56,6 +57,10 @@ class Step(msgspec.Struct, frozen=True):
     @property
     def cached(self) -> int:
         return self.device_cached + self.host_cached
+
+    @property
+    def prompt_tokens(self) -> int:
+        return 0 if self.finish is not None and self.finish.unseen else len(self.job.prompt_ids)
 
     @property
     def text(self) -> str:

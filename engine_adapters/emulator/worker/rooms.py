@@ -1,7 +1,8 @@
 """Where the halves of disaggregated requests meet on a prefill worker: a room each, known by the number both were sent.
 
-The prefill half announces its requests, the decode half asks and waits; whoever comes first waits for the other. Bounded: the
-oldest rooms are given up when too many are open.
+The prefill half announces its requests, the decode half asks and waits; whoever comes first waits for the other. As on the real
+engine, a decode half hears nothing of an aborted prefill half and waits on, while a prefill half learns when its KV cannot be
+delivered any more. Bounded: the oldest rooms are given up when too many are open.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ MAX_ROOMS = 65_536
 
 
 class RoomResult(msgspec.Struct, frozen=True):
-    """What the decode half is told. `error` is None when all KV has arrived."""
+    """What the decode half is told once all KV has arrived; `error` when it never will."""
 
     cached: Cached = Cached()
     error: str | None = None
@@ -41,7 +42,7 @@ class Rooms:
             self._pair(rid, room.resident_tokens)
 
     async def wait(self, number: int, resident_tokens: int) -> RoomResult:
-        """The decode half has room for the KV; returns when it is there or will never be."""
+        """The decode half has room for the KV; returns when it is there. Cancelling means that the decode half has left."""
         room = self._open(number)
         room.resident_tokens = resident_tokens
         for rid in room.rids:
@@ -49,18 +50,32 @@ class Rooms:
         try:
             return await asyncio.shield(room.result)
         finally:
-            if room.result.done() and self._rooms.get(number) is room:
-                del self._rooms[number]
+            room.abandoned = not room.result.done()
+            self._sweep(number, room)
 
-    def settle(self, number: int, result: RoomResult) -> None:
-        """The prefill half has ended."""
+    def deliver(self, number: int, cached: Cached) -> bool:
+        """The prefill half has computed and sent everything; False when nobody is there to take it."""
+        room = self._rooms.get(number)
+        if room is None or room.abandoned:
+            return False
+        if not room.result.done():
+            room.result.set_result(RoomResult(cached))
+        return True
+
+    def leave(self, number: int, rid: str) -> None:
+        """The prefill half of `rid` has ended one way or the other."""
         room = self._rooms.get(number)
         if room is None:
             return
-        if not room.result.done():
-            room.result.set_result(result)
-        if room.resident_tokens is None and result.error is None:
-            del self._rooms[number]  # nobody asked and nobody needs to
+        if rid in room.rids:
+            room.rids.remove(rid)
+        self._sweep(number, room)
+
+    def _sweep(self, number: int, room: _Room) -> None:
+        """Forget a room in which nobody is left."""
+        waited_for = room.resident_tokens is not None and not room.abandoned and not room.result.done()
+        if not room.rids and not waited_for and self._rooms.get(number) is room:
+            del self._rooms[number]
 
     def _open(self, number: int) -> _Room:
         room = self._rooms.get(number)
@@ -74,9 +89,10 @@ class Rooms:
 
 
 class _Room:
-    __slots__ = ("resident_tokens", "result", "rids")
+    __slots__ = ("abandoned", "resident_tokens", "result", "rids")
 
     def __init__(self) -> None:
         self.rids: list[str] = []
         self.resident_tokens: int | None = None  # set once the decode half has asked
+        self.abandoned = False  # the decode half has asked and left
         self.result: asyncio.Future[RoomResult] = asyncio.get_running_loop().create_future()

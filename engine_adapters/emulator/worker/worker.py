@@ -26,7 +26,7 @@ from engine_adapters.emulator.worker.journal import Journal
 from engine_adapters.emulator.worker.kv_publisher import KvPublisher
 from engine_adapters.emulator.worker.options import WorkerOptions
 from engine_adapters.emulator.worker.prefill_link import PrefillGone, PrefillLink
-from engine_adapters.emulator.worker.rooms import RoomResult, Rooms
+from engine_adapters.emulator.worker.rooms import Rooms
 from engine_adapters.prompt.template import PromptTemplate
 from engine_adapters.prompt.tokenizer import Tokenizer
 from kvtier.hashing.sglang import event_ids
@@ -48,6 +48,7 @@ class Worker:
         )
         self.driver = EngineDriver(EngineModel(self.params), _now_ms, self.publisher.publish)
         self.rooms = Rooms(self.driver.pair)
+        self._paired: dict[str, Job] = {}  # disaggregated requests that are here now
         self._link = PrefillLink(options.bootstrap_port, options.handshake_attempts, options.handshake_gap_ms)
 
     async def start(self) -> None:
@@ -65,18 +66,21 @@ class Worker:
         Raises Failure when a job cannot be completed, or `refused` when it can never run here.
         """
         queue = OutcomeQueue()
-        open_jobs = {job.rid: job for job in jobs}
+        submitted: list[Job] = []
+        open_jobs: dict[str, Job] = {}
         transfers: list[asyncio.Task[None]] = []
         try:
             for job in jobs:
                 self._submit(job, queue)
+                submitted.append(job)
+                open_jobs[job.rid] = job
             while open_jobs:
                 outcome = await self._next(queue, open_jobs)
                 job = open_jobs[outcome.rid]
                 if isinstance(outcome, Allocated):
                     transfers.append(asyncio.create_task(self._await_kv(job, outcome.resident_tokens), name=f"kv-{job.rid}"))
-                elif isinstance(outcome, Transferred) and job.bootstrap is not None:
-                    self.rooms.settle(job.bootstrap.room, RoomResult(outcome.cached))
+                elif isinstance(outcome, Transferred):
+                    self._deliver(job, outcome)
                 elif isinstance(outcome, Progress) and outcome.output_tokens < self._spoken(job):
                     yield Step(job, outcome.output_tokens, outcome.cached.device, outcome.cached.host)
                 elif isinstance(outcome, Finished):
@@ -86,7 +90,7 @@ class Worker:
         finally:
             for task in transfers:
                 task.cancel()
-            for job in jobs:
+            for job in submitted:
                 self._leave(job)
             await asyncio.gather(*transfers, return_exceptions=True)
 
@@ -94,7 +98,24 @@ class Worker:
         """Abort every request whose id starts with `rid`, as SGLang does."""
         for known in self.driver.rids:
             if everything or known.startswith(rid):
-                self.driver.abort(known)
+                message = self._abort_message(known)
+                if message is None:
+                    self.driver.abort(known)
+                else:
+                    self.driver.fail(known, Failure(500, message))
+
+    def _abort_message(self, rid: str) -> str | None:
+        """How a pair that is not yet joined fails when one half is aborted; None where the reply merely ends early."""
+        job, stage = self._paired.get(rid), self.driver.model.stage(rid)
+        if job is None:
+            return None
+        if stage is Stage.BOOTSTRAP:
+            return failures.bootstrap_failed(job)
+        if stage is Stage.SENDING:
+            return failures.sending_failed(job, "Aborted by AbortReq.")
+        if stage in (Stage.PREALLOC, Stage.RECEIVING):
+            return failures.transfer_failed(job, "Aborted by AbortReq.")
+        return None
 
     async def flush(self, timeout_s: float) -> bool:
         """Empty the cache as soon as the engine is idle; False when it is not within `timeout_s`."""
@@ -117,8 +138,15 @@ class Worker:
             self.driver.submit(self._request(job), queue)
         except ValueError as error:
             raise Failure(400, str(error), refused=True) from error
-        if self.params.role is EngineRole.PREFILL and job.bootstrap is not None and not job.bootstrap.fake:
-            self.rooms.announce(job.bootstrap.room, job.rid)
+        if job.bootstrap is not None and not job.bootstrap.fake:
+            self._paired[job.rid] = job
+            if self.params.role is EngineRole.PREFILL:
+                self.rooms.announce(job.bootstrap.room, job.rid)
+
+    def _deliver(self, job: Job, outcome: Transferred) -> None:
+        """Prefill half: hand the KV over, or fail as the engine does when the decode half has gone."""
+        if job.bootstrap is not None and not self.rooms.deliver(job.bootstrap.room, outcome.cached):
+            raise Failure(500, failures.sending_failed(job, "Failed due to an unknown reason from another rank"))
 
     async def _next(self, queue: OutcomeQueue, open_jobs: dict[str, Job]) -> Outcome:
         """The next outcome; a prefill half that waits for its partner gives up after a time."""
@@ -153,10 +181,11 @@ class Worker:
             self.driver.receive(job.rid, result.cached)
 
     def _leave(self, job: Job) -> None:
-        """Whatever is left of a job ends here; its decode partner is told."""
+        """Whatever is left of a job ends here."""
         self.driver.abort(job.rid)
+        self._paired.pop(job.rid, None)
         if self.params.role is EngineRole.PREFILL and job.bootstrap is not None:
-            self.rooms.settle(job.bootstrap.room, RoomResult(error="Aborted by AbortReq."))
+            self.rooms.leave(job.bootstrap.room, job.rid)
 
     def _spoken(self, job: Job) -> int:
         return 1 if self.params.role is EngineRole.PREFILL else len(job.plan.token_ids)
@@ -178,6 +207,8 @@ class Worker:
         )
 
     def _finish(self, job: Job, outcome: Finished) -> Finish:
+        if outcome.reason is FinishReason.ABORT_QUEUED:
+            return Finish("abort", message="Abort in waiting queue", unseen=True)
         if outcome.reason is FinishReason.ABORT:
             return Finish("abort", message="Aborted")
         if self.params.role is EngineRole.PREFILL:
