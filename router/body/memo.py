@@ -22,7 +22,6 @@ from router.body.recency import RecentMap
 
 S = TypeVar("S")
 
-_CHUNK_BYTES = 16 * 1024
 _SEPARATOR = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 _COMMA, _OPEN, _CLOSE = b",{}"
 
@@ -48,7 +47,8 @@ class PrefixMemo(Generic[S]):
     """Holds up to `checkpoints`, each some 350 bytes for 16 KiB of text. `seed` keeps clients from making two prefixes with one
     hash; tests may fix it."""
 
-    def __init__(self, checkpoints: int = 131_072, seed: int | None = None) -> None:
+    def __init__(self, checkpoints: int = 131_072, *, chunk_bytes: int = 16 * 1024, seed: int | None = None) -> None:
+        self._chunk_bytes = chunk_bytes
         self._entries: RecentMap[bytes, Checkpoint[S]] = RecentMap(checkpoints)
         self._seed = secrets.randbits(64) if seed is None else seed
 
@@ -57,13 +57,14 @@ class PrefixMemo(Generic[S]):
 
     def walk(self, body: bytes, salt: int) -> Walk[S] | None:
         """Look `body` up; None when it is too short to be remembered. `salt` keeps dialects apart."""
-        if len(body) < _CHUNK_BYTES:
+        chunk_bytes = self._chunk_bytes
+        if len(body) < chunk_bytes:
             return None
         hasher = xxhash.xxh3_128(seed=self._seed ^ salt)
         view = memoryview(body)
         digests = []
-        for start in range(0, len(body) - _CHUNK_BYTES + 1, _CHUNK_BYTES):
-            hasher.update(view[start : start + _CHUNK_BYTES])
+        for start in range(0, len(body) - chunk_bytes + 1, chunk_bytes):
+            hasher.update(view[start : start + chunk_bytes])
             digests.append(hasher.digest())
         walk: Walk[S] = Walk(digests)
         for index in range(len(digests) - 1, -1, -1):
@@ -93,7 +94,7 @@ class PrefixMemo(Generic[S]):
     def _store(self, walk: Walk[S], head: Head, ends: list[int], before: int, states: Sequence[S]) -> None:
         done = 0  # messages that end within the boundary looked at
         for index in range(walk.found_at + 1, len(walk.digests)):
-            boundary = (index + 1) * _CHUNK_BYTES
+            boundary = (index + 1) * self._chunk_bytes
             had = done
             while done < len(ends) and ends[done] <= boundary:
                 done += 1

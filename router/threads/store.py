@@ -169,11 +169,12 @@ class ThreadStore:
             return self._going_on(owner, digests, now_ms)
         if group is not None and (own := _best(group, hints, digests)) is not None:
             return self._going_on(own, digests, now_ms)
-        if group is not None and hints.names_thread and (before := _rewritten(group, prompt, hints)) is not None:
+        before = _rewritten(group, hints, digests) if group is not None and hints.names_thread else None
+        if before is not None and (before.epoch != hints.epoch or prompt.sizes[-1] < before.sizes[-1]):
             return _Match(Kind.COMPACTED, None, before)
         if owner is not None and _leaves(owner, prompt):
             return _Match(Kind.FORK, None, owner)
-        return _Match(Kind.NEW, None, None)
+        return _Match(Kind.NEW, None, None) if before is None else _Match(Kind.COMPACTED, None, before)
 
     def _going_on(self, thread: Thread, digests: array[int], now_ms: float) -> _Match:
         if thread.equals(digests):
@@ -347,12 +348,12 @@ def _best(group: Group, hints: ThreadHints, digests: array[int]) -> Thread | Non
     return best
 
 
-def _rewritten(group: Group, prompt: _Prompt, hints: ThreadHints) -> Thread | None:
-    """The client thread whose history this request replaces by a shorter one, with the same head."""
+def _rewritten(group: Group, hints: ThreadHints, digests: array[int]) -> Thread | None:
+    """The thread that the client calls by the same name, when a request that does not continue it has the same tools and
+    system prompt. Calls without either (titles, summaries) are alike in nothing but their model."""
     for thread in reversed(group.threads.values()):
-        if thread.key == hints.key and thread.digests[0] == prompt.digests[0]:
-            shorter = prompt.sizes[-1] < thread.sizes[-1]
-            return thread if shorter or thread.epoch != hints.epoch else None
+        if thread.key == hints.key and thread.digests[0] == digests[0]:
+            return thread if thread.sizes[0] else None
     return None
 
 

@@ -73,4 +73,4 @@ def status_line(status: int) -> bytes:
 
 def is_bodiless(method: str, status: int) -> bool:
     """Whether a reply carries no body whatever its fields say (RFC 9110 6.4.1)."""
-    return method == "HEAD" or status in (204, 304) or status < 200
+    return status < 200 or status == 204 or status == 304 or method == "HEAD"

@@ -5,7 +5,7 @@ Pure functions. Field names come in lower case, as the parsers of this package d
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 Header = tuple[bytes, bytes]
 
@@ -27,19 +27,21 @@ HOP_BY_HOP = frozenset(
 _OWN_REQUEST_FIELDS = HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 
 
-def connection_names(headers: Iterable[Header]) -> frozenset[bytes]:
+def connection_names(headers: Sequence[Header]) -> Collection[bytes]:
     """The fields that `Connection` declares hop-by-hop. Names that this package handles anyway do no harm in it."""
+    if b"connection" not in dict(headers):  # the usual case, at C speed
+        return ()
     names: list[bytes] = []
     for name, value in headers:
         if name == b"connection":
             names += [token.strip().lower() for token in value.split(b",")]
-    return frozenset(names)
+    return names
 
 
 def end_to_end(headers: Sequence[Header], drop: Collection[bytes] = ()) -> list[Header]:
     """A reply's fields without those of the hop and without `drop`. `content-length` stays: it is the message's own."""
-    named = connection_names(headers)
-    return [h for h in headers if h[0] not in HOP_BY_HOP and h[0] not in named and h[0] not in drop]
+    gone = HOP_BY_HOP.union(connection_names(headers), drop)
+    return [header for header in headers if header[0] not in gone]
 
 
 def build_head(
@@ -56,9 +58,10 @@ def build_head(
 
     `drop` names fields (lower case) that are not forwarded besides the hop-by-hop ones. `content_length` None: no body.
     """
-    named = connection_names(headers)
+    gone = _OWN_REQUEST_FIELDS.union(connection_names(headers), drop)
     lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, host)]
-    lines += [b"%b: %b\r\n" % h for h in headers if h[0] not in _OWN_REQUEST_FIELDS and h[0] not in named and h[0] not in drop]
-    lines += [b"%b: %b\r\n" % h for h in add]
+    lines += [b"%b: %b\r\n" % header for header in headers if header[0] not in gone]
+    if add:
+        lines += [b"%b: %b\r\n" % header for header in add]
     lines.append(b"\r\n" if content_length is None else b"content-length: %d\r\n\r\n" % content_length)
     return b"".join(lines)

@@ -39,6 +39,11 @@ class _HotCycle(TransportDownstream):
     """A hot request on its way in, and its reply on the way out."""
 
     message_event = _EVENT
+    size = 0
+    length: int | None = None  # as declared
+    complete = False  # the whole body is here
+    serving = False  # its turn has come: no earlier request of the connection is unanswered
+    refusal: GatewayError | None = None
 
     def __init__(self, protocol: HotProtocol, path: str, query: bytes, http_1_0: bool, keep_alive: bool) -> None:
         super().__init__(protocol, protocol.transport, "POST", http_1_0, keep_alive)
@@ -46,11 +51,6 @@ class _HotCycle(TransportDownstream):
         self.query = query
         self.headers = protocol.headers
         self.pieces: list[bytes] = []
-        self.size = 0
-        self.length: int | None = None  # as declared
-        self.complete = False  # the whole body is here
-        self.serving = False  # its turn has come: no earlier request of the connection is unanswered
-        self.refusal: GatewayError | None = None
 
 
 class HotProtocol(HttpToolsProtocol):
@@ -192,17 +192,23 @@ class HotProtocol(HttpToolsProtocol):
         self._in_head = self._begun = True
         self._head_bytes = 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
     def on_headers_complete(self) -> None:
         self._in_head = False
         raw_path, _, query = self.url.partition(b"?")
         path = self._routes.paths.get(raw_path)
-        if path is None or self.parser.get_method() != b"POST" or self.parser.should_upgrade():
+        parser = self.parser
+        if path is None or parser.get_method() != b"POST" or parser.should_upgrade():
             self._start_ordinary()
             return
-        http_1_0 = self.parser.get_http_version() == "1.0"
-        keep_alive = not http_1_0 and self.parser.should_keep_alive()
-        cycle = _HotCycle(self, path, query, http_1_0, keep_alive)
-        self._inspect(cycle)
+        fields = dict(self.headers)
+        keep_alive = parser.should_keep_alive()
+        # Without a Connection field only HTTP/1.1 is kept alive; asking for the version formats a string.
+        http_1_0 = (not keep_alive or b"connection" in fields) and parser.get_http_version() == "1.0"
+        cycle = _HotCycle(self, path, query, http_1_0, keep_alive and not http_1_0)
+        self._inspect(cycle, fields)
         earlier = self.cycle
         self.cycle = cycle  # type: ignore[assignment]
         if earlier is None or earlier.response_complete:
@@ -212,21 +218,23 @@ class HotProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]
 
     def _start_ordinary(self) -> None:
-        url, headers, expect = self.url, self.headers, self.expect_100_continue
+        url, headers = self.url, self.headers
         super().on_message_begin()
-        self.url, self.headers, self.expect_100_continue = url, headers, expect
+        self.url, self.headers = url, headers
+        self.expect_100_continue = _expects_continue(dict(headers))
         self.scope["headers"] = headers
         super().on_headers_complete()
 
-    def _inspect(self, cycle: _HotCycle) -> None:
-        """Read the declared length, and refuse what will not be collected."""
-        for name, value in cycle.headers:
-            if name == b"content-length":
-                cycle.length = int(value)
-            elif name == b"transfer-encoding" and value.lower() != b"chunked":
-                cycle.refusal = BadRequest("transfer codings other than chunked are not supported")
-        if cycle.length is not None and cycle.length > self._routes.max_body_bytes:
-            cycle.refusal = self._too_large()
+    def _inspect(self, cycle: _HotCycle, fields: dict[bytes, bytes]) -> None:
+        """Read the declared length, and refuse what will not be collected. The parser has refused ambiguous framing."""
+        length = fields.get(b"content-length")
+        if length is not None:
+            cycle.length = int(length)
+            if cycle.length > self._routes.max_body_bytes:
+                cycle.refusal = self._too_large()
+        if b"transfer-encoding" in fields and fields[b"transfer-encoding"].lower() != b"chunked":
+            cycle.refusal = BadRequest("transfer codings other than chunked are not supported")
+        self.expect_100_continue = _expects_continue(fields)
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"request body exceeds {self._routes.max_body_bytes} bytes")
@@ -336,3 +344,7 @@ class HotProtocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         self._deadlines.arm(self, self._routes.idle_s)
+
+
+def _expects_continue(fields: dict[bytes, bytes]) -> bool:
+    return b"expect" in fields and fields[b"expect"].lower() == b"100-continue"

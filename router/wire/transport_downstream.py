@@ -30,23 +30,27 @@ class ReplyOwner(Protocol):
 
 
 class TransportDownstream:
-    """A `Downstream` (see there). `keep_alive` may be cleared at any time before the end: the connection closes then."""
+    """A `Downstream` (see there). `keep_alive` may be cleared at any time before the end: the connection closes then.
+
+    Defaults stand in the class: most replies change few of them.
+    """
+
+    on_disconnect: Callable[[], None] | None = None
+    on_writable: Callable[[], None] | None = None
+    disconnected = False
+    response_complete = False  # finished or aborted
+    started = False
+    _held_head = b""
+    _chunked = False
+    _bodiless = False
+    _left: int | None = None  # of a declared content-length
 
     def __init__(self, owner: ReplyOwner, transport: asyncio.Transport, method: str, http_1_0: bool, keep_alive: bool) -> None:
-        self.on_disconnect: Callable[[], None] | None = None
-        self.on_writable: Callable[[], None] | None = None
         self.keep_alive = keep_alive
-        self.disconnected = False
-        self.response_complete = False  # finished or aborted
-        self.started = False
         self._owner = owner
         self._transport = transport
         self._method = method
         self._http_1_0 = http_1_0
-        self._held_head = b""
-        self._chunked = False
-        self._bodiless = False
-        self._left: int | None = None  # of a declared content-length
 
     @property
     def done(self) -> bool:
@@ -57,14 +61,16 @@ class TransportDownstream:
         return self._owner.writable
 
     def start(self, status: int, headers: Sequence[Header]) -> None:
-        if self.done:
+        if self.response_complete or self.disconnected:
             return
         if self.started:
             raise RuntimeError("the reply was already started")
         self.started = True
-        lines = [b"%b: %b\r\n" % header for header in headers]
-        self._bodiless = is_bodiless(self._method, status)
-        if not self._bodiless:
+        lines = [status_line(status)]
+        lines += [b"%b: %b\r\n" % header for header in headers]
+        if is_bodiless(self._method, status):
+            self._bodiless = True
+        else:
             self._left = declared_length(headers)
             if self._left is None:
                 if self._http_1_0:
@@ -74,7 +80,8 @@ class TransportDownstream:
                     lines.append(b"transfer-encoding: chunked\r\n")
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
-        self._held_head = b"%b%b\r\n" % (status_line(status), b"".join(lines))
+        lines.append(b"\r\n")
+        self._held_head = b"".join(lines)
 
     def write(self, data: bytes) -> None:
         if self.response_complete or self.disconnected or not data or self._bodiless:

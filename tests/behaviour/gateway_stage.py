@@ -76,16 +76,22 @@ StageMaker = Callable[..., Awaitable[Stage]]
 
 
 async def open_stage(
-    exits: AsyncExitStack, kind: str, *, workers: int = 0, pool: dict[str, Any] | None = None, **sections: Any
+    exits: AsyncExitStack,
+    kind: str,
+    *,
+    workers: int = 0,
+    pool: dict[str, Any] | None = None,
+    worker: dict[str, Any] | None = None,
+    **sections: Any,
 ) -> Stage:
-    """`workers` of each role; `pool` and `sections` go into the configuration. Closed by `exits`."""
+    """`workers` of each role; `worker`, `pool` and `sections` go into the configuration. Closed by `exits`."""
     replying = [FakeEngine("decode" if kind == PD else "null") for _ in range(workers or (2 if kind == PD else 3))]
     prefill = [FakeEngine("prefill") for _ in range(workers or 2)] if kind == PD else []
     for engine in (*replying, *prefill):
         await engine.open()
         exits.push_async_callback(engine.close)
     groups = {"prefill": prefill, "decode": replying} if kind == PD else {"unified": replying}
-    workers_of = {name: [{"url": engine.url} for engine in group] for name, group in groups.items()}
+    workers_of = {name: [{"url": engine.url, **(worker or {})} for engine in group] for name, group in groups.items()}
     pools = [{"engine": "sglang", **workers_of, **(pool or {})}]
     config = Config.model_validate({"polls": _QUIET_POLLS, "seed": 1, **sections, "pools": pools})
     gateway = Gateway(config, system_clock, Random(1))
