@@ -15,14 +15,19 @@ from pathlib import Path
 
 import httpx
 
-from engine_adapters.launch.tether import tether
-
 READY_POLL_S = 0.5
 STOP_GRACE_S = 5.0
 LOG_TAIL_BYTES = 2000
 
 DROPPED_VARIABLES = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
 """Without compiled files an engine starts half a minute later; a foreign PYTHONPATH would reach into its environment."""
+
+
+_GUARDED = ("sh", "-c", 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL 0) & exec 3<&- </dev/null; exec "$@"', "guard")
+"""Runs a command beside a guard that ends the whole group when our end of its input closes, that is when we are gone.
+
+Engines start schedulers and detokenizers that outlive a killed server, so that tying the server alone to us would not do.
+"""
 
 
 class EngineStartError(Exception):
@@ -96,15 +101,15 @@ async def start_process(name: str, url: str, command: Sequence[str], variables: 
     descriptor = _open_log(log)
     try:
         process = await asyncio.create_subprocess_exec(
+            *_GUARDED,
             "env",
             *unset,
             *assignments,
             *command,
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,
             stdout=descriptor,
             stderr=descriptor,
             start_new_session=True,
-            preexec_fn=tether(),
         )
     finally:
         os.close(descriptor)

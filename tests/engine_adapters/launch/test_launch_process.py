@@ -59,6 +59,39 @@ async def test_a_server_is_ready_and_ends_with_its_children(tmp_path: Path, how:
             await asyncio.sleep(0.01)
 
 
+LAUNCHER = """
+import asyncio, sys
+from pathlib import Path
+from engine_adapters.launch.process import start_process
+async def main():
+    script, port, log = sys.argv[1:]
+    command = [sys.executable, "-c", script, port]
+    process = await start_process("server", "http://127.0.0.1:" + port, command, {}, Path(log))
+    await process.ready("/", 30.0)
+    print(process.pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+async def test_nothing_outlives_a_launcher_that_was_killed(tmp_path: Path) -> None:
+    (port,) = free_ports(1, 19300, 19399)
+    log = tmp_path / "server.log"
+    arguments = (sys.executable, "-c", LAUNCHER, SERVER, str(port), str(log))
+    launcher = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+    assert launcher.stdout is not None
+    async with asyncio.timeout(DEADLINE_S):
+        server = int(await launcher.stdout.readline())
+        child = int(log.read_text().split()[1])
+        assert is_running(server)
+        assert is_running(child)
+        launcher.kill()
+        await launcher.wait()
+        while is_running(server) or is_running(child):  # noqa: ASYNC110 - the kernel tells nobody
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.slow
 async def test_a_server_that_dies_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
     process = await start(tmp_path, "import sys; sys.exit('no such model')")
