@@ -6,9 +6,10 @@ A port is free when it could be bound a moment ago; whoever starts an engine mus
 from __future__ import annotations
 
 import socket
+from random import Random
 
 FIRST_PORT = 19200
-LAST_PORT = 19999
+LAST_PORT = 29999  # below the range from which systems draw ports for outgoing connections
 
 
 class NoFreePort(Exception):
@@ -16,9 +17,12 @@ class NoFreePort(Exception):
 
 
 def free_ports(count: int, first: int = FIRST_PORT, last: int = LAST_PORT) -> tuple[int, ...]:
-    """`count` distinct ports of `first`..`last` that nothing listens on, lowest first."""
+    """`count` distinct ports of `first`..`last` that nothing listens on.
+
+    They are drawn, not counted up: an engine binds its ports half a minute later, and two launchers must not want the same.
+    """
     found: list[int] = []
-    for port in range(first, last + 1):
+    for port in Random().sample(range(first, last + 1), last + 1 - first):
         if len(found) == count:
             break
         if _is_free(port):
