@@ -98,10 +98,10 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
         """Unknown paths and methods, in the shape that clients can read."""
-        path = request.url.path
+        path, status, headers = request.url.path, error.status_code, error.headers
         known = f"{request.method} {path} is not served here"
         if path in DIALECTS:
-            known = f"{path} takes POST"
-        found: GatewayError = NotServed(known) if error.status_code in (404, 405) else BadRequest(str(error.detail))
-        found.status = error.status_code
-        return Response(openai_error(found), status_code=error.status_code, media_type="application/json")
+            known, status, headers = f"{path} takes POST", 405, {"allow": "POST"}
+        found: GatewayError = NotServed(known) if status in (404, 405) else BadRequest(str(error.detail))
+        found.status = status
+        return Response(openai_error(found), status_code=status, headers=headers, media_type="application/json")

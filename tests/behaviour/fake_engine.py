@@ -179,13 +179,17 @@ class FakeEngine:
         if script.drop:
             call.answered = True
             return False
+        try:
+            body = call.json
+        except ValueError:
+            script = Script(status=400, error_body=b'{"error":{"message":"not JSON"}}')
         if script.status != 200:
             writer.write(_whole(script.status, script.error_body, script.headers))
             keep = True
-        elif call.json.get("stream"):
-            keep = await self._stream(path, call.json, script, writer)
+        elif body.get("stream"):
+            keep = await self._stream(path, body, script, writer)
         else:
-            writer.write(_whole(200, whole_reply(path, call.json), script.headers))
+            writer.write(_whole(200, whole_reply(path, body), script.headers))
             keep = True
         await writer.drain()
         call.answered = True
@@ -243,7 +247,8 @@ def whole_reply(path: str, body: dict[str, Any]) -> bytes:
             {"id": "resp_1", "object": "response", "status": "completed", "output": [], "usage": {"input_tokens": 7}}
         ).encode()
     choice = {"index": 0, "message": {"role": "assistant", "content": "hello"}, "text": "hello", "finish_reason": "stop"}
-    choices = [choice | {"index": n} for n in range(body.get("n") or 1)]
+    count = body["n"] if isinstance(body.get("n"), int) else 1
+    choices = [choice | {"index": index} for index in range(count)]
     reply = {"id": "c1", "object": "chat.completion", "model": MODEL, "choices": choices, "usage": usage()}
     if body.get("return_cached_tokens_details"):
         reply["sglext"] = {"cached_tokens_details": {"device": 0, "host": 0}}
