@@ -37,7 +37,8 @@ class Player:
 
     def play(self, path: str, body: dict[str, Any], headers: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> Played:
         """Send one request and read its whole reply."""
-        sent = [(name, value) for name, value in dict(headers).items() if name.lower() not in _HOP]
+        sent = {"content-type": "application/json"}
+        sent |= {name.lower(): value for name, value in dict(headers).items() if name.lower() not in _HOP}
         started = time.perf_counter()
         with self._client.stream("POST", path, headers=sent, content=json.dumps(self._fitted(path, body))) as reply:
             data, broken = _read(reply)
