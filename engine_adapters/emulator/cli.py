@@ -36,6 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--bootstrap-port", type=int, default=8998, help="port of a prefill worker's bootstrap server")
     add("--served-model-name", default="tiny", help="the model's name")
     add("--model-dir", type=Path, default=DEFAULT_MODEL_FOLDER, help="folder with tokenizer, config and chat template")
+    add("--api-key", help="bearer token that every route but health and metrics asks for")
+    add("--admin-api-key", help="bearer token for flushes and aborts")
     add("--page-size", type=int, default=defaults.page_tokens, help="tokens a page")
     add("--context-length", type=int, default=262_144, help="longest prompt and reply together, in tokens")
     add("--kv-tokens", type=int, default=524_288, help="tokens that the device cache holds")
@@ -79,6 +81,8 @@ def options_of(args: argparse.Namespace) -> WorkerOptions:
         bootstrap_port=args.bootstrap_port,
         served_model_name=args.served_model_name,
         model_folder=args.model_dir,
+        api_key=args.api_key,
+        admin_key=args.admin_api_key,
         params=params,
         style=ReplyStyle(seed=args.seed, max_words=args.reply_words, tool_rounds=args.tool_rounds),
         handshake_attempts=args.handshake_attempts,

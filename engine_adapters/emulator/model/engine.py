@@ -127,6 +127,8 @@ class EngineModel:
         if not self.idle:
             return False
         self.cache.clear()
+        if not self.params.keeps_cache:
+            self.cache.take_events()  # an engine without a cache announces nothing
         return True
 
     def next_event_ms(self) -> float | None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from costmodel.values import Tier
 from engine_adapters.emulator.model.page_events import PageEvent, PagesCleared, PagesRemoved, PagesStored
 from engine_adapters.emulator.model.page_node import LeafQueue, PageNode
+from engine_adapters.emulator.model.request import SHARED, Namespace
 
 _MAX_NAMESPACES = 4_096  # empty roots are swept beyond this many
 
@@ -38,7 +39,7 @@ class PageCache:
         self.host_pages = 0
         self.locked_pages = 0
         self.evicted_pages = 0  # from the device, since the start
-        self._roots: dict[str, PageNode] = {}
+        self._roots: dict[Namespace, PageNode] = {}
         self._tick = 0
         self._device_leaves = LeafQueue(0, _device_leaf)
         self._host_leaves = LeafQueue(1, _host_leaf)
@@ -52,7 +53,7 @@ class PageCache:
         """Free now or after eviction of everything that nobody uses."""
         return self.device_capacity - self.private_pages - self.locked_pages
 
-    def match(self, hashes: Sequence[int], namespace: str = "") -> Match:
+    def match(self, hashes: Sequence[int], namespace: Namespace = SHARED) -> Match:
         """The longest known prefix of `hashes`. Splits the node where the match ends and refreshes the age of the path."""
         node = device_node = self._root(namespace)
         at = device = 0
@@ -92,7 +93,9 @@ class PageCache:
                 self._host_leaves.offer(at)
             at = at.parent
 
-    def insert(self, hashes: Sequence[int], tokens: Sequence[int] | None, namespace: str = "") -> tuple[PageNode, int]:
+    def insert(
+        self, hashes: Sequence[int], tokens: Sequence[int] | None, namespace: Namespace = SHARED
+    ) -> tuple[PageNode, int]:
         """Put `hashes` on the device; (the last node, how many pages were new there). The caller accounts its private pages."""
         node = self._root(namespace)
         at = new = 0
@@ -163,7 +166,7 @@ class PageCache:
         for part in parts:
             part.on_host = True
             part.backup = None
-            self.events.append(PagesStored(part.hashes, part.parent_hash, Tier.L2, part.tokens, part.first_page))
+            self.events.append(_stored(part, Tier.L2))
         self.unlock(node)
         return sum(len(part.hashes) for part in parts)
 
@@ -180,12 +183,12 @@ class PageCache:
         taken, self.events = self.events, []
         return taken
 
-    def _root(self, namespace: str) -> PageNode:
+    def _root(self, namespace: Namespace) -> PageNode:
         root = self._roots.get(namespace)
         if root is None:
             if len(self._roots) >= _MAX_NAMESPACES:
                 self._roots = {name: old for name, old in self._roots.items() if old.children or old.locks}
-            root = self._roots[namespace] = PageNode(None, ())
+            root = self._roots[namespace] = PageNode(None, (), namespace=namespace)
         return root
 
     def _touch(self, node: PageNode) -> None:
@@ -215,7 +218,7 @@ class PageCache:
             self.locked_pages += len(node.hashes)
         if node.parent is not None:
             node.parent.device_children += 1
-        self.events.append(PagesStored(node.hashes, node.parent_hash, Tier.L1, node.tokens, node.first_page))
+        self.events.append(_stored(node, Tier.L1))
         if self.host_capacity and not node.on_host:
             self.to_backup.append(node)
 
@@ -239,6 +242,10 @@ class PageCache:
         if node.parent is not None:
             del node.parent.children[node.hashes[0]]
             self._host_leaves.offer(node.parent)
+
+
+def _stored(node: PageNode, tier: Tier) -> PagesStored:
+    return PagesStored(node.hashes, node.parent_hash, tier, node.tokens, node.first_page, node.namespace.cache_salt)
 
 
 def _device_leaf(node: PageNode) -> bool:

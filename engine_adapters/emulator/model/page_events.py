@@ -22,6 +22,7 @@ class PagesStored(msgspec.Struct, frozen=True):
     tier: Tier
     tokens: Sequence[int] | None
     first_page: int
+    cache_salt: str | None = None
 
 
 class PagesRemoved(msgspec.Struct, frozen=True):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 
+from engine_adapters.emulator.model.request import SHARED, Namespace
+
 
 class PageNode:
     """Pages that share one fate: same parent, same tiers, same lock.
@@ -20,6 +22,7 @@ class PageNode:
         "first_page",
         "hashes",
         "locks",
+        "namespace",
         "on_device",
         "on_host",
         "parent",
@@ -29,9 +32,15 @@ class PageNode:
     )
 
     def __init__(
-        self, parent: PageNode | None, hashes: tuple[int, ...], tokens: Sequence[int] | None = None, first_page: int = 0
+        self,
+        parent: PageNode | None,
+        hashes: tuple[int, ...],
+        tokens: Sequence[int] | None = None,
+        first_page: int = 0,
+        namespace: Namespace = SHARED,
     ) -> None:
         self.parent = parent
+        self.namespace: Namespace = namespace if parent is None else parent.namespace
         self.hashes = hashes
         self.tokens = tokens
         self.first_page = first_page

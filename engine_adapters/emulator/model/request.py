@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
+
+
+class Namespace(NamedTuple):
+    """What keeps equal tokens apart in the cache. Only the salt takes part in the hashes that events carry."""
+
+    extra_key: str | None = None
+    cache_salt: str | None = None
+
+
+SHARED = Namespace()
 
 
 class EngineRequest(msgspec.Struct, frozen=True):
@@ -21,7 +32,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     max_new_tokens: int
     pages: Sequence[int]
     tokens: Sequence[int] | None = None
-    namespace: str = ""
+    namespace: Namespace = SHARED
     keep: bool = True  # False: computed pages are dropped afterwards (SGLang's FAKE bootstrap host)
     paired: bool = False  # the other half of the work happens on another engine
 

@@ -6,11 +6,14 @@ language model: the text is made of words from a list, and `stop` strings never 
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
+from engine_adapters.emulator.reply.schema import synthesise
 from engine_adapters.emulator.reply.tools import OfferedTool, PlannedCall, call, choose
 from engine_adapters.prompt.tokenizer import Tokenizer
 
@@ -44,6 +47,7 @@ class ReplyRequest(msgspec.Struct, frozen=True):
     named: str | None = None
     tool_results: int = 0  # since the last message of the user
     submits: bool = False  # the session ends by the submit command
+    json_schema: Any = None  # the reply must be JSON of this shape
     ignore_eos: bool = False
     choice: int = 0  # which of `n`
 
@@ -73,7 +77,7 @@ def plan_reply(request: ReplyRequest, style: ReplyStyle, tokenizer: Tokenizer) -
         text = f"{head}{planned[0].arguments}}}\n</tool_call>"
         name_end, arguments_at = head.index('", "arguments"') + 1, len(head)
     else:
-        text, name_end, arguments_at = _sentence(rng, style), 0, 0
+        text, name_end, arguments_at = _content(request, rng, style), 0, 0
     ids = tokenizer.encode(text, add_special_tokens=False)
     eos = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else 0
     if request.ignore_eos:
@@ -97,6 +101,12 @@ def _calls(request: ReplyRequest, style: ReplyStyle) -> tuple[PlannedCall, ...]:
     if tool is None:
         return ()
     return (call(tool, None if wanted else f"echo {SUBMIT_MARK}"),)
+
+
+def _content(request: ReplyRequest, rng: random.Random, style: ReplyStyle) -> str:
+    if request.json_schema is not None:
+        return json.dumps(synthesise(request.json_schema), ensure_ascii=False)
+    return _sentence(rng, style)
 
 
 def _sentence(rng: random.Random, style: ReplyStyle) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from engine_adapters.emulator.model.params import EngineRole
 from engine_adapters.emulator.wire import info
+from engine_adapters.emulator.wire.auth import allowed
 from engine_adapters.emulator.wire.call import Dialect
 from engine_adapters.emulator.wire.chat import ChatDialect
 from engine_adapters.emulator.wire.completions import CompletionDialect
@@ -21,6 +22,7 @@ from engine_adapters.emulator.wire.messages import MessagesDialect
 from engine_adapters.emulator.wire.metrics import exposition
 from engine_adapters.emulator.wire.responses import ResponsesDialect
 from engine_adapters.emulator.wire.sampling import Sampling
+from engine_adapters.emulator.wire.tokenize import tokenize
 from engine_adapters.emulator.worker.faults import Fault
 from engine_adapters.emulator.worker.options import ENGINE_NAME
 from engine_adapters.emulator.worker.worker import Worker
@@ -49,6 +51,7 @@ class EmulatorApp:
             "/v1/responses": ResponsesDialect(sampling, worker.template, chat, name, disaggregated),
             "/v1/messages": messages,
         }
+        self._chat = chat
         self._messages = messages
         self._handlers: dict[str, Handler] = {
             "/health": self._health,
@@ -64,6 +67,8 @@ class EmulatorApp:
             "/metrics": self._metrics,
             "/flush_cache": self._flush_cache,
             "/v1/messages/count_tokens": self._count_tokens,
+            "/tokenize": self._tokenize,
+            "/v1/tokenize": self._tokenize,
             "/abort_request": self._abort_request,
             "/_emulator/fault": self._fault,
             "/_emulator/reset": self._reset,
@@ -75,7 +80,11 @@ class EmulatorApp:
             raise RuntimeError(f"the emulator serves HTTP only, not {scope['type']}")
         exchange = Exchange(scope, receive, send)
         try:
-            await self._route(exchange)
+            keys = self.worker.options.api_key, self.worker.options.admin_key
+            if allowed(exchange.path, exchange.header("authorization"), *keys):
+                await self._route(exchange)
+            else:
+                await exchange.json(401, {"error": "Unauthorized"})
         except BadRequest as error:
             await exchange.json(error.status, openai_error(error.status, error.message, error.kind))
         except BodyTooLarge:
@@ -142,6 +151,10 @@ class EmulatorApp:
             await exchange.json(200, self._messages.count_tokens(await exchange.body()))
         except BadRequest as error:
             await exchange.json(*self._messages.refusal(error))
+
+    async def _tokenize(self, exchange: Exchange) -> None:
+        body = await exchange.body()
+        await exchange.json(200, tokenize(body, self._chat, self.worker.tokenizer, self.worker.params.context_tokens))
 
     async def _flush_cache(self, exchange: Exchange) -> None:
         if await self.worker.flush(_number(_query(exchange), "timeout") or 0.0):

@@ -14,7 +14,7 @@ from engine_adapters.emulator.reply.tools import OfferedTool, ToolKind
 from engine_adapters.emulator.wire.chat_stream import ChatStream
 from engine_adapters.emulator.wire.errors import BadRequest, invalid, openai_refusal, parse_object
 from engine_adapters.emulator.wire.logprobs import chat_logprobs
-from engine_adapters.emulator.wire.sampling import Sampling, integer
+from engine_adapters.emulator.wire.sampling import Sampling, integer, wanted_schema, with_overrides
 from engine_adapters.emulator.wire.usage import cached_details, metadata, usage
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Job, Step
@@ -35,11 +35,10 @@ class ChatDialect:
         self._cache_report = cache_report
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatCall:
-        request = parse_object(body)
-        return self.call(request)
+        return self.call(with_overrides(parse_object(body), headers))
 
     def call(self, request: dict[str, Any]) -> ChatCall:
-        """A chat call from an already parsed body; other dialects are translated into this one."""
+        """A chat call from an already parsed body."""
         _validate(request)
         tools = offered_tools(request)
         limit = integer(request, "max_completion_tokens") or integer(request, "max_tokens")
@@ -57,6 +56,7 @@ class ChatDialect:
             named=_named_tool(request),
             tool_results=tool_results(request["messages"]),
             submits=SUBMIT_MARK in msgspec.json.encode(request["messages"]).decode(),
+            json_schema=wanted_schema(request.get("response_format")),
             ignore_eos=bool(request.get("ignore_eos")),
         )
         jobs = self._sampling.jobs(request, [self.prompt_ids(request)], samples=samples, max_tokens=limit, wish=wish)
@@ -185,6 +185,7 @@ def _tool_call(index: int, call: Any) -> dict[str, Any]:
     }
 
 
+_MEDIA_TYPES = frozenset({"image_url", "video_url", "audio_url"})
 _ROLES = ("system", "assistant", "tool", "function", "developer", "latest_reminder", "root", "user")
 
 
@@ -197,7 +198,14 @@ def _validate(request: Mapping[str, Any]) -> None:
     for position, message in enumerate(messages):
         if not isinstance(message, Mapping) or str(message.get("role", "")).lower() not in _ROLES:
             raise invalid("value_error", ("body", "messages", position, "role"), f"Value error, 'role' must be one of {_ROLES}")
+        _refuse_media(message)
     _validate_tools(request)
+
+
+def _refuse_media(message: Mapping[str, Any]) -> None:
+    for part in message["content"] if isinstance(message.get("content"), list) else ():
+        if isinstance(part, Mapping) and part.get("type") in _MEDIA_TYPES:
+            raise BadRequest(f"Model only supports text input; received unsupported content type '{part['type']}'.")
 
 
 def _validate_tools(request: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from engine_adapters.emulator.reply.plan import ReplyRequest
 from engine_adapters.emulator.wire.chat_stream import DONE
 from engine_adapters.emulator.wire.completions import prompt_list
 from engine_adapters.emulator.wire.errors import BadRequest, openai_error, parse_object
-from engine_adapters.emulator.wire.sampling import Sampling, integer
+from engine_adapters.emulator.wire.sampling import Sampling, integer, with_overrides
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Finish, Job, Step
 from engine_adapters.emulator.worker.options import ENGINE_NAME
@@ -35,7 +35,7 @@ class GenerateDialect:
         self._tokenizer = tokenizer
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> GenerateCall:
-        request = parse_object(body)
+        request = with_overrides(parse_object(body), headers)
         text, ids = request.get("text"), request.get("input_ids")
         if (text is None) == (ids is None):
             raise BadRequest("Either text, input_ids or input_embeds should be provided.")
@@ -118,7 +118,8 @@ class GenerateCall:
         }
         top = int(self.request.get("top_logprobs_num") or 0)
         if top:
-            found["input_top_logprobs"] = [[one] * top for one in found["input_token_logprobs"]]
+            inputs = found["input_token_logprobs"]
+            found["input_top_logprobs"] = [None if one[0] is None else [one] * top for one in inputs]
             found["output_top_logprobs"] = [[one] * top for one in found["output_token_logprobs"]]
         return found
 

@@ -14,6 +14,7 @@ from engine_adapters.emulator.worker.faults import Fault, FaultKind
 from engine_adapters.emulator.worker.job import Step
 from engine_adapters.emulator.worker.worker import Worker
 
+_LARGE_BODY_BYTES = 65_536  # larger ones are tokenized off the loop
 _STATUS_FAULTS = {FaultKind.E500: 500, FaultKind.E503: 503, FaultKind.E429: 429, FaultKind.E400: 400}
 
 
@@ -44,7 +45,8 @@ async def _answer(worker: Worker, dialect: Dialect, exchange: Exchange, body: by
         headers = dict(exchange.headers)
         if headers.get("content-type", "").lower().split(";")[0].strip() != "application/json":
             raise unsupported_media_type()
-        call = dialect.parse(body, headers)
+        large = len(body) > _LARGE_BODY_BYTES
+        call = await asyncio.to_thread(dialect.parse, body, headers) if large else dialect.parse(body, headers)
         if call.stream:
             return await _stream(worker, dialect, call, exchange, fault)
         return await _whole(worker, call, exchange, fault)

@@ -11,7 +11,7 @@ from engine_adapters.emulator.reply.plan import ReplyRequest
 from engine_adapters.emulator.wire.chat import ChatDialect, complete_calls, offered_tools, spoken_text, tool_results
 from engine_adapters.emulator.wire.errors import BadRequest, parse_object
 from engine_adapters.emulator.wire.messages_stream import MessagesStream, stop_reason, usage
-from engine_adapters.emulator.wire.sampling import Sampling, integer
+from engine_adapters.emulator.wire.sampling import Sampling, integer, with_overrides
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Job, Step
 from engine_adapters.emulator.worker.options import ENGINE_NAME
@@ -54,10 +54,9 @@ class MessagesDialect:
             forced=choice == "required",
             named=choice["function"]["name"] if isinstance(choice, Mapping) else None,
             tool_results=tool_results(chat["messages"]),
+            json_schema=((request.get("output_config") or {}).get("format") or {}).get("schema"),
         )
-        routed: dict[str, Any] = {key: request[key] for key in _ROUTED if key in request}
-        if headers.get("x-override-rid"):
-            routed["rid"] = headers["x-override-rid"]
+        routed = with_overrides({key: request[key] for key in _ROUTED if key in request}, headers)
         jobs = self._sampling.jobs(routed, [self._chat.prompt_ids(chat)], samples=1, max_tokens=limit, wish=wish)
         return MessagesCall(request, jobs)
 

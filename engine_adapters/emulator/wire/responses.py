@@ -13,7 +13,7 @@ from engine_adapters.emulator.wire.chat import ChatDialect, complete_calls, spok
 from engine_adapters.emulator.wire.errors import BadRequest, invalid, parse_object
 from engine_adapters.emulator.wire.responses_items import call_item, error_of, message_item, status_of
 from engine_adapters.emulator.wire.responses_stream import ResponsesStream
-from engine_adapters.emulator.wire.sampling import Sampling, integer
+from engine_adapters.emulator.wire.sampling import Sampling, integer, wanted_schema
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Job, Step
 from engine_adapters.prompt.sglang_responses import effective_tool_choice, responses_as_chat
@@ -52,6 +52,7 @@ class ResponsesDialect:
             forced=choice == "required",
             named=choice["name"] if isinstance(choice, Mapping) else None,
             tool_results=tool_results(chat["messages"]),
+            json_schema=wanted_schema((request.get("text") or {}).get("format")),
         )
         rid = str(request.get("request_id") or f"resp_{uuid.uuid4().hex}")
         jobs = self._sampling.jobs(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from engine_adapters.emulator.model.params import EngineParams, EngineRole
 from engine_adapters.emulator.reply.plan import ReplyRequest, ReplyStyle, plan_reply
@@ -13,6 +15,13 @@ from engine_adapters.emulator.wire.errors import BadRequest, invalid
 from engine_adapters.emulator.worker.job import Bootstrap, Job
 from engine_adapters.prompt.tokenizer import Tokenizer
 from kvtier.hashing.sglang import pack
+
+_OVERRIDES: dict[str, Callable[[str], Any]] = {
+    "rid": str,
+    "bootstrap_host": str,
+    "bootstrap_port": int,
+    "bootstrap_room": int,
+}
 
 
 class Sampling:
@@ -83,6 +92,32 @@ class Sampling:
         return Bootstrap(_nth(body.get("bootstrap_host"), number), _nth(body.get("bootstrap_port"), number), int(room))
 
 
+def wanted_schema(response_format: Any) -> Any:
+    """The JSON schema that a reply must satisfy, from chat's or Responses' way of asking; None for free text."""
+    if not isinstance(response_format, Mapping):
+        return None
+    if response_format.get("type") == "json_object":
+        return {"type": "object"}
+    if response_format.get("type") != "json_schema":
+        return None
+    return response_format.get("schema") or (response_format.get("json_schema") or {}).get("schema")
+
+
+def with_overrides(request: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+    """The request after SGLang's header overrides, by which a router may leave a body alone."""
+    found = dict(request)
+    for member, cast in _OVERRIDES.items():
+        header = f"x-override-{member.replace('_', '-')}"
+        value = headers.get(header)
+        if value is None:
+            continue
+        try:
+            found[member] = cast(value)
+        except ValueError as error:
+            raise BadRequest(f"invalid {header} header {value!r}: {error}", "400") from error
+    return found
+
+
 def integer(body: Mapping[str, Any], key: str, default: int | None = None) -> int | None:
     """A member that must be a whole number if it is there."""
     value = body.get(key)
@@ -94,17 +129,7 @@ def integer(body: Mapping[str, Any], key: str, default: int | None = None) -> in
 
 
 def _wish_for(wish: ReplyRequest, prompt: tuple[int, ...], limit: int, sample: int) -> ReplyRequest:
-    return ReplyRequest(
-        prompt_key=zlib.crc32(pack(prompt)),
-        max_tokens=limit,
-        tools=wish.tools,
-        forced=wish.forced,
-        named=wish.named,
-        tool_results=wish.tool_results,
-        submits=wish.submits,
-        ignore_eos=wish.ignore_eos,
-        choice=sample,
-    )
+    return msgspec.structs.replace(wish, prompt_key=zlib.crc32(pack(prompt)), max_tokens=limit, choice=sample)
 
 
 def _rids(rid: Any, count: int) -> list[str]:

@@ -96,7 +96,7 @@ def _encode(event: PageEvent, page_tokens: int) -> dict[str, Any]:
         return {"type": "AllBlocksCleared"}
     if isinstance(event, PagesRemoved):
         return {"type": "BlockRemoved", "block_hashes": list(event.hashes), "medium": _MEDIUM[event.tier]}
-    return {
+    stored = {
         "type": "BlockStored",
         "block_hashes": list(event.hashes),
         "parent_block_hash": event.parent,
@@ -105,6 +105,7 @@ def _encode(event: PageEvent, page_tokens: int) -> dict[str, Any]:
         "lora_id": None,
         "medium": _MEDIUM[event.tier],
     }
+    return stored if event.cache_salt is None else {**stored, "cache_salt": event.cache_salt}
 
 
 def _tokens(event: PagesStored, page_tokens: int) -> list[int]:
@@ -120,7 +121,8 @@ def _merge(tail: dict[str, Any], event: dict[str, Any]) -> bool:
     if event["type"] == "BlockRemoved":
         tail["block_hashes"] += event["block_hashes"]
         return True
-    if event["type"] == "BlockStored" and event["parent_block_hash"] == tail["block_hashes"][-1]:
+    linked = event["type"] == "BlockStored" and event["parent_block_hash"] == tail["block_hashes"][-1]
+    if linked and event.get("cache_salt") == tail.get("cache_salt"):
         tail["block_hashes"] += event["block_hashes"]
         tail["token_ids"] += event["token_ids"]
         return True

@@ -14,6 +14,7 @@ from engine_adapters.emulator.model.request import (
     EngineRequest,
     Finished,
     FinishReason,
+    Namespace,
     Outcome,
     Progress,
     Transferred,
@@ -53,8 +54,7 @@ class Worker:
 
     async def start(self) -> None:
         await self.publisher.start()
-        if self.params.keeps_cache:
-            self.driver.flush()  # the engine's cache announces itself empty, as sequence number 0
+        self.driver.flush()  # a cache announces itself empty, as sequence number 0
 
     async def stop(self) -> None:
         self.driver.close()
@@ -201,7 +201,7 @@ class Worker:
             max_new_tokens=job.max_tokens,
             pages=pages,
             tokens=tokens,
-            namespace=f"{job.extra_key or ''}\0{job.cache_salt or ''}",
+            namespace=Namespace(job.extra_key, job.cache_salt),
             keep=not fake,
             paired=job.bootstrap is not None and not fake,
         )
