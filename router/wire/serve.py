@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import uvicorn
 
+from router.wire.allocator import keep_freed_pages
 from router.wire.asgi import AsgiApp, HotAsgi
 from router.wire.routes import HotRoutes
 from router.wire.server import HotProtocol
@@ -129,6 +130,7 @@ def run(server: DrainingServer) -> None:
     """Serve until a signal, on uvloop. What exists by now leaves garbage collection: it lives as long as the process."""
     import uvloop
 
+    keep_freed_pages()
     gc.collect()
     gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

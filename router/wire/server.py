@@ -43,6 +43,7 @@ class _HotCycle(TransportDownstream):
     length: int | None = None  # as declared
     complete = False  # the whole body is here
     serving = False  # its turn has come: no earlier request of the connection is unanswered
+    offers_upgrade = False
     refusal: GatewayError | None = None
 
     def __init__(self, protocol: HotProtocol, path: str, query: bytes, http_1_0: bool, keep_alive: bool) -> None:
@@ -73,7 +74,7 @@ class HotProtocol(HttpToolsProtocol):
         self._raw: _HotCycle | None = None  # whose body is being read round the parser
         self._between_requests = True
         self._in_head = False
-        self._begun = False  # a request began in the bytes that the parser has just seen
+        self._begun = False  # a head began since one was last waited for
         self._head_bytes = 0  # of the head being received, without those that came with its first byte
         self._discarding = False
         self.due_s = 0.0
@@ -124,17 +125,13 @@ class HotProtocol(HttpToolsProtocol):
 
     # receiving
 
-    def _feed(self, data: bytes | memoryview) -> None:
-        self._begun = False
+    def _feed(self, data: bytes) -> None:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError:
             raise
-        except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
-                self.handle_websocket_upgrade()
-            else:
-                self._unsupported_upgrade_warning()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignore_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse_garbage()
             return
@@ -143,13 +140,24 @@ class HotProtocol(HttpToolsProtocol):
             self._ready = None
             self._handle(ready)
         if self._in_head:
-            self._wait_for_head(0 if self._begun else len(data))
-        elif isinstance(self.cycle, _HotCycle) and not self.cycle.complete:
+            self._wait_for_head(len(data))
+        elif not self._between_requests and isinstance(self.cycle, _HotCycle) and not self.cycle.complete:
             self._wait_for_body(self.cycle)
+
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """An offer of another protocol is not taken up (JVM clients offer h2c with every request).
+
+        The parser takes what follows the head for that protocol's bytes; it is the request's body.
+        """
+        if isinstance(self.cycle, _HotCycle):
+            self._receive_raw(self.cycle, rest)
+        else:
+            self._unsupported_upgrade_warning()
 
     def _wait_for_head(self, size: int) -> None:
         self.due_s = self.loop.time() + self._routes.idle_s
-        self._head_bytes += size
+        self._head_bytes = 0 if self._begun else self._head_bytes + size
+        self._begun = False
         if self._head_bytes > _MAX_HEAD_BYTES:
             self._refuse_garbage()
 
@@ -172,6 +180,7 @@ class HotProtocol(HttpToolsProtocol):
         cycle.pieces.append(data)
         cycle.size += len(data)
         if cycle.size < cycle.length:
+            self._raw = cycle
             self.due_s = self.loop.time() + self._routes.idle_s
             return
         self._raw = None
@@ -179,7 +188,8 @@ class HotProtocol(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._between_requests = True
         cycle.complete = True
-        self._handle(cycle)
+        if cycle.serving:
+            self._handle(cycle)
         if rest and not self.transport.is_closing():
             self.data_received(rest)
 
@@ -190,7 +200,6 @@ class HotProtocol(HttpToolsProtocol):
         self.headers = []
         self._between_requests = False
         self._in_head = self._begun = True
-        self._head_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
@@ -200,7 +209,7 @@ class HotProtocol(HttpToolsProtocol):
         raw_path, _, query = self.url.partition(b"?")
         path = self._routes.paths.get(raw_path)
         parser = self.parser
-        if path is None or parser.get_method() != b"POST" or parser.should_upgrade():
+        if path is None or parser.get_method() != b"POST":
             self._start_ordinary()
             return
         fields = dict(self.headers)
@@ -234,6 +243,11 @@ class HotProtocol(HttpToolsProtocol):
                 cycle.refusal = self._too_large()
         if b"transfer-encoding" in fields and fields[b"transfer-encoding"].lower() != b"chunked":
             cycle.refusal = BadRequest("transfer codings other than chunked are not supported")
+        if self.parser.should_upgrade():
+            cycle.offers_upgrade = True
+            if b"transfer-encoding" in fields:
+                cycle.refusal = BadRequest("a request that offers to upgrade its protocol needs a content-length")
+            cycle.length = cycle.length or 0
         self.expect_100_continue = _expects_continue(fields)
 
     def _too_large(self) -> BodyTooLarge:
@@ -256,6 +270,8 @@ class HotProtocol(HttpToolsProtocol):
         if not isinstance(cycle, _HotCycle):
             super().on_message_complete()
             return
+        if cycle.offers_upgrade:
+            return  # only the head is complete
         cycle.complete = True
         if cycle.serving:
             self._ready = cycle

@@ -110,7 +110,7 @@ class TransportDownstream:
             self._held_head = b""
 
     def finish(self) -> None:
-        if self.done:
+        if self.response_complete or self.disconnected:
             return
         if not self.started:
             raise RuntimeError("the reply was never started")

@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from router.wire.routes import HotRoutes
 from router.wire.serve import DrainingServer, build_server
 from router.wire.upstream import UpstreamPool
 
+HERE = Path(__file__).parent
 DEADLINE_S = 10.0
 CHAT = "/v1/chat/completions"
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -29,6 +31,13 @@ Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Everything here runs on both loops: transports differ in when and how they write, pause and report."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """uvloop is what production runs on: the other loop's half waits for the full run."""
+    for item in items:
+        if item.path.is_relative_to(HERE) and "[asyncio" in item.name:
+            item.add_marker(pytest.mark.slow)
 
 
 class Recorder:

@@ -358,3 +358,45 @@ async def test_continue_is_asked_for_when_its_turn_comes(serve_hot: Serve) -> No
     client.writer.write(b"second")
     echo(await asyncio.wait_for(kept.get(), DEADLINE_S))
     assert (await client.reply())[1] == b"second"
+
+
+@pytest.mark.parametrize("size", [0, 5, 300_000])
+@pytest.mark.parametrize("split", [False, True], ids=["one-write", "head-apart"])
+async def test_an_offer_of_http_2_is_ignored_and_its_body_kept(serve_hot: Serve, size: int, split: bool) -> None:
+    """What the JDK's client sends by default."""
+    client = await (await serve_hot(echo)).connect()
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA")
+    for _ in range(2):
+        if split:
+            head = "".join(f"{field}\r\n" for field in offer)
+            client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{head}content-length: {size}\r\n\r\n".encode())
+            await client.writer.drain()
+            await asyncio.sleep(0.01)
+            client.writer.write(b"h" * size)
+        else:
+            client.post(b"h" * size, *offer)
+        assert (await client.reply())[1] == b"h" * size
+        client.post(b"plain")
+        client.post(b"piped", *offer)
+        assert (await client.reply())[1] == b"plain"
+        assert (await client.reply())[1] == b"piped"
+
+
+async def test_an_offer_with_a_chunked_body_is_refused(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo)).connect()
+    fields = "connection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: chunked"
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{fields}\r\n\r\n1\r\nx\r\n0\r\n\r\n".encode())
+    head, text = await client.reply()
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-length" in text
+
+
+@pytest.mark.parametrize(
+    ("version", "fields"), [("1.1", ["Connection: close"]), ("1.0", ["Connection: keep-alive"]), ("1.0", [])]
+)
+async def test_connections_end_when_they_should(serve: Serve, version: str, fields: list[str]) -> None:
+    client = await (await serve(echo)).connect()
+    client.post(b"last", *fields, version=version)
+    head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+    assert b"\r\nconnection: close" in head
+    assert body == b"last"

@@ -14,10 +14,13 @@ from router.dialects.dialect import DialectName, split_blocks
 from router.wire.toolcalls import JsonEnd, ToolCallTracker
 
 SAMPLES = Path(__file__).parents[2] / "data" / "wire"
+texts = st.text(max_size=6)
 values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
 )
-arguments = st.dictionaries(st.text(), values, max_size=4)
+arguments = st.dictionaries(texts, values, max_size=3)
 
 
 @given(arguments, st.booleans(), st.lists(st.integers(0, 200), max_size=20))

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import gc
 import socket
+import ssl
+from pathlib import Path
 
 import pytest
 from conftest import DEADLINE_S, Recorder, ScriptedEngine, answer, send, settle, until
@@ -15,6 +17,7 @@ from router.wire.head import build_head
 from router.wire.origin import Origin
 from router.wire.upstream import UpstreamPool
 
+CERTIFICATE = Path(__file__).parents[2] / "data" / "wire" / "localhost.pem"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
@@ -540,3 +543,28 @@ async def test_no_cycles_are_left_behind(engine: ScriptedEngine, pool: UpstreamP
         assert not [thing for thing in gc.get_objects() if type(thing).__name__ == "Exchange"]
     finally:
         gc.enable()
+
+
+async def test_tls_with_a_known_certificate(engine: ScriptedEngine) -> None:
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(CERTIFICATE)
+    engine.script = answer(OK)
+    opened = await engine.open(ssl=served)
+    origin = Origin("localhost", opened.port, tls=True)
+    pool = UpstreamPool(tls=ssl.create_default_context(cafile=CERTIFICATE))
+    for reused in (False, True):
+        exchange, sink = send(pool, origin, body=b"x" * 300_000)
+        assert (await sink.finished()).body == b"ok"
+        assert exchange.reused is reused
+    await pool.close()
+    await settle()
+
+
+async def test_tls_with_an_unknown_certificate(engine: ScriptedEngine, pool: UpstreamPool) -> None:
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(CERTIFICATE)
+    opened = await engine.open(ssl=served)
+    _, sink = send(pool, Origin("localhost", opened.port, tls=True))
+    await sink.finished()
+    assert type(sink.error) is ConnectFailed
+    assert "certificate" in str(sink.error).lower()
