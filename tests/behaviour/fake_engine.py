@@ -29,7 +29,7 @@ class Script:
     drop: bool = False  # close without a byte
     events: int = 4
     event_bytes: int = 0  # of padding in each event
-    stay_after: int | None = None  # send no more until the test calls `go`
+    stay_after: int | None = None  # send no more until the test calls `go`; a whole reply waits for it too
     cut_after: int | None = None  # close the connection
     error_after: int | None = None  # an error event, then [DONE], as SGLang does
     error_code: int = 500  # in that event
@@ -189,6 +189,8 @@ class FakeEngine:
         elif body.get("stream"):
             keep = await self._stream(path, body, script, writer)
         else:
+            if script.stay_after is not None:
+                await self._go.wait()
             writer.write(_whole(200, whole_reply(path, body), script.headers))
             keep = True
         await writer.drain()

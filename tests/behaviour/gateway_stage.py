@@ -57,6 +57,16 @@ class Stage:
         for engine in engines:
             engine.script = script
 
+    def script_first(self, engines: list[FakeEngine], script: Script) -> None:
+        """Whichever of them is called first follows `script`, once."""
+        shared = [script]
+        for engine in engines:
+            engine.scripts = shared
+
+    def go(self, engines: list[FakeEngine] | None = None) -> None:
+        for engine in self.engines if engines is None else engines:
+            engine.go()
+
     def calls(self, engines: list[FakeEngine] | None = None) -> int:
         return sum(len(engine.calls) for engine in (self.engines if engines is None else engines))
 

@@ -27,8 +27,13 @@ class Call:
     writer: asyncio.StreamWriter
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""  # transfer coding removed
     end: End | None = None
+    _received: bytearray = field(default_factory=bytearray)
+
+    @property
+    def body(self) -> bytes:
+        """Without transfer coding."""
+        return bytes(self._received)
 
     @property
     def json(self) -> dict[str, Any]:
@@ -59,7 +64,7 @@ class Call:
         """Read until the body holds `marker`."""
         await self.head()
         async with asyncio.timeout(DEADLINE_S):
-            while marker not in self.body:
+            while marker not in self._received:
                 assert await self._chunk(), f"the reply ended before {marker!r}: {self.body[-300:]!r}"
         return self
 
@@ -85,7 +90,7 @@ class Call:
     async def _rest(self) -> None:
         await self.head()
         if "content-length" in self.headers:
-            self.body += await self.reader.readexactly(int(self.headers["content-length"]))
+            self._received += await self.reader.readexactly(int(self.headers["content-length"]))
             self.end = End.CLEAN
             return
         assert self.headers.get("transfer-encoding") == "chunked", self.headers
@@ -97,7 +102,7 @@ class Call:
         """False at the last chunk."""
         size = int(await self.reader.readuntil(b"\r\n"), 16)
         data = await self.reader.readexactly(size + 2)
-        self.body += data[:-2]
+        self._received += data[:-2]
         return size > 0
 
 

@@ -33,8 +33,7 @@ async def test_after_the_first_event_the_client_is_aborted(stage: Stage, script:
     stage.script(stage.replying, script)
     call = await stage.send(stream=True)
     await call.until_body(b"t1")
-    for engine in stage.replying:
-        engine.go()
+    stage.go()
     await call.finish()
     assert call.status == 200
     assert call.end is End.BROKEN
@@ -46,12 +45,10 @@ async def test_after_the_first_event_the_client_is_aborted(stage: Stage, script:
 
 @pytest.mark.parametrize("script", REVOCABLE.values(), ids=REVOCABLE)
 async def test_before_it_another_worker_serves_the_turn(stage: Stage, script: Script) -> None:
-    stage.script(stage.replying[1:], Script())
-    for engine in stage.replying:
-        engine.scripts = [script]
-    stage.replying[1].scripts = []
+    stage.script_first(stage.replying, script)
     call = await stage.ask(stream=True)
     served_elsewhere(call)
+    assert stage.calls(stage.replying) == 2
     await stage.settled()
 
 
@@ -90,8 +87,7 @@ async def test_other_protocols_are_aborted_too(make_stage: StageMaker, path: str
     body = stage.body(stream=True, input="x", prompt="x", max_tokens=5)
     call = await send(stage.port, body, path)
     await call.until_body(b"t0")
-    for engine in stage.replying:
-        engine.go()
+    stage.go()
     await call.finish()
     assert (call.status, call.end) == (200, End.BROKEN)
     await stage.settled()

@@ -7,6 +7,8 @@ from fake_engine import Script
 from gateway_stage import PLAIN, Stage, StageMaker
 from raw_client import Call, End
 
+pytestmark = pytest.mark.slow
+
 BAD_REQUEST = Script(status=400)
 SATURATED = Script(status=503, headers=(("retry-after", "7"),))
 LIMITED = Script(status=429, headers=(("retry-after", "7"),))

@@ -9,6 +9,8 @@ from fake_engine import MODEL
 from gateway_stage import PLAIN, Stage, StageMaker
 from raw_client import CHAT, Call, End, ask, send
 
+pytestmark = pytest.mark.slow
+
 USER = {"role": "user", "content": "x"}
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 

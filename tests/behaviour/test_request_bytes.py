@@ -10,6 +10,8 @@ from fake_engine import MODEL, Received
 from gateway_stage import PLAIN, Stage, StageMaker
 from raw_client import CHAT, ask, send
 
+pytestmark = pytest.mark.slow
+
 # Spelled as no serialiser would: odd spacing, an escaped slash, a duplicate key, a big number, unknown members at every level.
 BODY = (
     b'{ "messages" : [ {"role":"user","content":"hi \\u00e9 \\/ \\ud83d\\ude00", "x":[1,{"y":null}],'
