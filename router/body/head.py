@@ -24,7 +24,8 @@ class Span(NamedTuple):
 
 class Head(msgspec.Struct, frozen=True, gc=False):
     """The members before the conversation. `prefix` is them again as an open JSON object whose last member is an open list
-    with one element, so that `prefix + rest of the body` parses as the body would, the conversation so far left out.
+    with one element, so that `prefix + rest of the body` parses as the body would, the conversation so far left out. The
+    element is an object, which ends by itself: a rest that goes on with the value before it (`12` with `3`) does not parse.
     """
 
     prefix: bytes

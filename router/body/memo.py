@@ -2,8 +2,8 @@
 
 A prefix is named by a seeded 128-bit hash at every 16 KiB boundary. Its checkpoint tells the end of the last message that is
 complete within it, and the caller's state there. Both follow from the prefix alone, so they hold for every body that begins
-with it, whatever follows: the reader is inside the top-level conversation list, right behind a complete object. Knows bytes and
-offsets; what a state means is the caller's.
+with it, whatever follows: the reader is inside the top-level conversation list, right behind a value. Knows bytes and offsets;
+what a state means is the caller's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from router.body.recency import RecentMap
 S = TypeVar("S")
 
 _SEPARATOR = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
-_COMMA, _OPEN, _CLOSE = b",{}"
+_COMMA, _OPEN = b",{"
 
 
 class Checkpoint(msgspec.Struct, Generic[S], frozen=True):
@@ -107,8 +107,8 @@ class PrefixMemo(Generic[S]):
 def message_ends(text: bytes, offset: int, messages: Sequence[Raw], *, check: bool) -> list[int]:
     """The offset behind each of `messages`, which follow one another in the list that `offset` lies in.
 
-    Stops at the first that is not an object, since a number could go on behind the boundary, and with `check` at the first that
-    is not at its place, since a second list under the same key may have been the one that was parsed.
+    With `check`, stops at the first that is not at its place: a second list under the same key may have been the one that was
+    parsed.
     """
     ends = []
     for raw in messages:
@@ -118,7 +118,7 @@ def message_ends(text: bytes, offset: int, messages: Sequence[Raw], *, check: bo
             separator = _SEPARATOR.match(text, offset)
             start = separator.end() if separator else offset
         offset = start + len(raw)
-        if text[start] != _OPEN or text[offset - 1] != _CLOSE or (check and text[start:offset] != bytes(raw)):
+        if check and text[start:offset] != bytes(raw):
             break
         ends.append(offset)
     return ends
