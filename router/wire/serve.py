@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import uvicorn
 
-from router.wire.allocator import keep_freed_pages
 from router.wire.asgi import AsgiApp, HotAsgi
+from router.wire.process import keep_freed_pages, raise_file_limit
 from router.wire.routes import HotRoutes
 from router.wire.server import HotProtocol
 from router.wire.sockets import reset
@@ -131,6 +131,7 @@ def run(server: DrainingServer) -> None:
     import uvloop
 
     keep_freed_pages()
+    raise_file_limit()
     gc.collect()
     gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
