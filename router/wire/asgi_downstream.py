@@ -115,7 +115,11 @@ class AsgiDownstream:
                 raise ReplyAborted
             if self._queue:
                 message = self._queue.popleft()
-                await send(message)
+                try:
+                    await send(message)
+                except OSError:  # how some servers say that the client is gone
+                    self.lost()
+                    return
                 self._sent(message)
             elif self._finished:
                 return
@@ -127,6 +131,10 @@ class AsgiDownstream:
         """Wait for the client to leave. ASGI servers also say so after the end of the reply, which is then not news."""
         while (await receive())["type"] != "http.disconnect":
             pass
+        self.lost()
+
+    def lost(self) -> None:
+        """The client is gone."""
         if not self.done:
             self.disconnected = True
             left, self.on_disconnect, self.on_writable = self.on_disconnect, None, None

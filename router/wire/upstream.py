@@ -183,7 +183,7 @@ class UpstreamPool:
                 )
         except TimeoutError:
             exchange.fail(ConnectFailed(f"no connection to {origin} within {self.connect_timeout_s:g} s"))
-        except (OSError, ssl.CertificateError) as error:
+        except (OSError, ValueError) as error:  # ValueError: a host that cannot be a name, a certificate for another
             exchange.fail(ConnectFailed(f"no connection to {origin}: {error}"))
         else:
             self._open.add(connection)
