@@ -51,7 +51,7 @@ class Responses(Dialect):
         if data is None:
             return EventKind.COMMENT
         if data == b"[DONE]":
-            return EventKind.DONE
+            return EventKind.TRAILER  # some engines add it; what ends a response is the event that says so
         kind = event_name(event)
         if kind is None:
             return _classify_unnamed(data)
