@@ -28,7 +28,9 @@ class Played:
 
 
 class Player:
-    """`model` and `max_tokens` replace the recording's; nothing else of a body is touched here."""
+    """`model` and `max_tokens` replace the recording's. Anthropic `thinking` is left out, since engines refuse it for a model without
+    a reasoning parser. Nothing else of a body is touched here.
+    """
 
     def __init__(self, client: httpx.Client, model: str, max_tokens: int = 8) -> None:
         self._client = client
@@ -57,7 +59,8 @@ class Player:
         )
 
     def _fitted(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        fitted = {key: value for key, value in body.items() if key != "max_completion_tokens"}
+        left_out = ("max_completion_tokens", "thinking") if path.startswith("/v1/messages") else ("max_completion_tokens",)
+        fitted = {key: value for key, value in body.items() if key not in left_out}
         limit = "max_output_tokens" if path.split("?")[0] == "/v1/responses" else "max_tokens"
         return fitted | {"model": self._model, limit: self._max_tokens}
 
