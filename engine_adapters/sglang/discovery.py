@@ -36,7 +36,7 @@ class _KvEvents(msgspec.Struct, frozen=True):
 
 class _ServerInfo(msgspec.Struct, frozen=True):
     version: str = "unknown"
-    emulator: str | None = None  # our own emulator's name and version; no real engine has it
+    engine: str | None = None  # our own emulator's name; no real SGLang tells one
     served_model_name: str | None = None
     page_size: int | None = None
     dp_size: int | None = None
@@ -60,7 +60,7 @@ def engine_info(raw: bytes, models: ServedModels, url: str) -> EngineInfo:
     info = decode(raw, _ServerInfo, origin)
     role = _ROLES.get(info.disaggregation_mode or "", Role.UNIFIED)
     return EngineInfo(
-        engine=info.emulator or f"sglang {info.version}",
+        engine=f"{info.engine or 'sglang'} {info.version}",
         models=models.names or ((info.served_model_name,) if info.served_model_name else ()),
         role=role,
         page_size=_page_size(info),

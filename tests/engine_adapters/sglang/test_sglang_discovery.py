@@ -77,6 +77,11 @@ def test_an_old_server_that_tells_little() -> None:
     assert (info.engine, info.models, info.page_size, info.event_feeds) == ("sglang unknown", ("m",), 0, ())
 
 
+def test_an_emulator_is_told_by_its_name() -> None:
+    raw = json.dumps({"engine": "loadback-emulator", "version": "0.5.23"}).encode()
+    assert engine_info(raw, ServedModels(), URL).engine == "loadback-emulator 0.5.23"
+
+
 @pytest.mark.parametrize("raw", [b"<html>", b"[]", b'{"page_size":"x"}'])
 def test_what_is_no_server_info_is_refused_with_its_url(raw: bytes) -> None:
     with pytest.raises(AdapterError, match=URL):
