@@ -62,6 +62,7 @@ class Sighting(msgspec.Struct, frozen=True):
     first_call: bool  # DESIGN section 1; a retry counts as what it repeats
     digests: array[int]  # typecode q
     tokens: TokenCounts
+    prompt_tokens: int  # the last of them
     known: int
     known_tokens: int
     multimodal: bool  # some message has a part that is not text: block ids cannot be derived
@@ -76,7 +77,3 @@ class Sighting(msgspec.Struct, frozen=True):
     reply_known: bool = False  # the part after the last request begins with the reply that this gateway relayed
     blocks: array[int] = array("q")  # block hashes of the thread's prompt so far, where a tokenizer is configured
     block_tokens: int = 0
-
-    @property
-    def prompt_tokens(self) -> int:
-        return self.tokens[-1]

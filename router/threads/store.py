@@ -85,6 +85,8 @@ class ThreadStore:
             idle_ms = max(now_ms - thread.seen_ms, 0.0)
             reply_known = self._go_on(thread, prompt, match.kind, now_ms)
             thread.epoch = hints.epoch
+            if thread.key is None and hints.key is not None:
+                self._adopt(thread, hints.key)
         self._evict(thread)
         return self._sighting(thread, match, prompt, scanned, idle_ms, reply_known)
 
@@ -165,7 +167,7 @@ class ThreadStore:
     def _match(self, prompt: _Prompt, hints: ThreadHints, now_ms: float) -> _Match:
         owner, digests = prompt.owner, prompt.digests
         group = self._groups.get(hints.key) if hints.key is not None else None
-        if owner is not None and _same_key(owner, hints) and _continues(owner, prompt):
+        if owner is not None and _continues(owner, prompt) and self._answers_to(owner, hints.key):
             return self._going_on(owner, digests, now_ms)
         if group is not None and (own := _best(group, hints, digests)) is not None:
             return self._going_on(own, digests, now_ms)
@@ -175,6 +177,10 @@ class ThreadStore:
         if owner is not None and _leaves(owner, prompt):
             return _Match(Kind.FORK, None, owner)
         return _Match(Kind.NEW, None, None) if before is None else _Match(Kind.COMPACTED, None, before)
+
+    def _answers_to(self, thread: Thread, key: str | None) -> bool:
+        """A request without a key may continue any thread, a nameless thread takes the first name that no other has."""
+        return key is None or thread.key == key or (thread.key is None and key not in self._groups)
 
     def _going_on(self, thread: Thread, digests: array[int], now_ms: float) -> _Match:
         if thread.equals(digests):
@@ -201,6 +207,12 @@ class ThreadStore:
         self._threads.move_to_end(thread.id)
         self._bytes += thread.cost_bytes - before
         return reply_known
+
+    def _adopt(self, thread: Thread, key: str) -> None:
+        """A client has named its thread at last."""
+        thread.key = key
+        self._groups[key] = thread.group
+        thread.group.keys.append(key)
 
     def _begin(self, prompt: _Prompt, match: _Match, hints: ThreadHints, model: str, now_ms: float) -> Thread:
         thread = self._named(prompt, match, hints, model, now_ms)
@@ -302,6 +314,7 @@ class ThreadStore:
             thread.first_call,
             prompt.digests,
             tokens,
+            tokens[-1],
             prompt.known,
             tokens[prompt.known - 1] if prompt.known else 0,
             prompt.media,
@@ -317,10 +330,6 @@ class ThreadStore:
             thread.blocks,
             thread.block_tokens,
         )
-
-
-def _same_key(thread: Thread, hints: ThreadHints) -> bool:
-    return thread.key == hints.key or thread.key is None or hints.key is None
 
 
 def _continues(thread: Thread, prompt: _Prompt) -> bool:

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from reference_canon import canonical
+
+from router.threads.canon import MEDIA_BYTES, Canonical, canonical_json, canonical_message, canonical_system, canonical_text
+
+
+def form(message: object, **dumps: Any) -> Canonical:
+    found = canonical_message(json.dumps(message, **dumps).encode())
+    assert found is not None
+    return found
+
+
+def call(arguments: object) -> dict[str, object]:
+    function = {"name": "read", "arguments": arguments}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+
+
+SAME = {
+    "text or one part": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "a"}]}],
+    "input and output text": [
+        {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+        {"role": "user", "content": [{"type": "output_text", "text": "a", "annotations": []}]},
+        {"type": "message", "role": "user", "content": ["a"], "id": "msg_1", "status": "completed"},
+    ],
+    "cache hints": [
+        {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {}}]},
+        {"role": "user", "content": "a"},
+    ],
+    "no content": [{"role": "assistant", "content": c} for c in (None, "", [])] + [{"role": "assistant"}],
+    "reasoning": [
+        {"role": "assistant", "content": "a", "reasoning_content": "hm"},
+        {
+            "role": "assistant",
+            "content": [{"type": "thinking", "thinking": "hm", "signature": "s"}, {"type": "text", "text": "a"}],
+        },
+        {"role": "assistant", "content": "a", "refusal": None},
+    ],
+    "arguments": [call('{"a": 1,"b":[2]}'), call('{"b":[2],"a":1}'), call({"b": [2], "a": 1})],
+    "ids of results": [{"role": "tool", "tool_call_id": i, "content": "r"} for i in ("a", "functions.read:0")],
+    "result of an item": [
+        {"type": "function_call_output", "call_id": "1", "output": "r"},
+        {"type": "function_call_output", "call_id": "2", "id": "x", "output": [{"type": "input_text", "text": "r"}]},
+    ],
+    "anthropic result": [
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": i, "content": c, "is_error": False}]}
+        for i, c in (("1", "r"), ("2", [{"type": "text", "text": "r"}]))
+    ],
+    "calls of three dialects": [
+        {**call('{"a":1}')},
+        {"type": "function_call", "name": "read", "arguments": '{ "a": 1 }', "call_id": "1"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "1", "name": "read", "input": {"a": 1}}]},
+    ],
+}
+DIFFERENT: list[object] = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": "a"},
+    {"role": "tool", "content": "a"},
+    {"role": "user", "content": "ab"},
+    {"role": "user", "content": ["a", "b"]},
+    {"role": "user", "content": ["ab", ""]},
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]},
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "v"}}]},
+    {"role": "user", "content": [{"type": "tool_result", "content": "a"}]},
+    call("a"),
+    call('"a"'),
+    call({}),
+    {"type": "custom_tool_call", "name": "read", "input": "a b"},
+    {"type": "web_search_call", "action": {"query": "a"}},
+    {"type": "web_search_call", "action": {"query": "b"}},
+    {"role": "user", "content": {"odd": 1}},
+    {"role": ["odd"], "content": "a"},
+    {"role": "assistant", "tool_calls": [{"odd": 1}]},
+    {"odd": 1},
+    "a",
+    1,
+    [],
+]
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_the_same_in_other_bytes(name: str) -> None:
+    assert len({form(message).digest for message in SAME[name]}) == 1
+    assert len({form(message).size for message in SAME[name]}) == 1
+
+
+def test_what_a_prompt_shows_differently_differs() -> None:
+    assert len({form(message).digest for message in DIFFERENT}) == len(DIFFERENT)
+
+
+def test_spelling_of_json_does_not_matter() -> None:
+    message = {"role": "user", "content": 'é "x" \\ / \n \U0001f600'}
+    spellings = [form(message), form(message, ensure_ascii=False), form(message, indent=2)]
+    spellings.append(form(dict(reversed(message.items()))))
+    escaped = canonical_message(json.dumps(message).replace("/", "\\/").replace("x", "\\u0078").encode())
+    assert escaped is not None
+    assert {spelling.digest for spelling in [*spellings, escaped]} == {spellings[0].digest}
+
+
+def test_reasoning_items_have_no_form() -> None:
+    assert canonical_message(b'{"type":"reasoning","encrypted_content":"x"}') is None
+
+
+def test_media_counts_by_its_kind_not_by_its_bytes() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:" + "x" * 100_000}}
+    for message in ({"role": "user", "content": ["a", image]}, {"role": "tool", "content": [image]}):
+        found = form(message)
+        assert found.media
+        assert MEDIA_BYTES <= found.size < MEDIA_BYTES + 200
+    assert not form({"role": "user", "content": 'see "image_url" in the docs'}).media
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"role":"user","content":"\xff"}', b'{"role":"user","content":["\\ud83d"]}', b"[" * 3000 + b"]" * 3000]
+)
+def test_what_cannot_be_read_is_taken_as_it_is(raw: bytes) -> None:
+    found, other = canonical_message(raw), canonical_message(raw + b" ")
+    assert found is not None
+    assert other is not None
+    assert found.digest != other.digest
+
+
+def test_text_in_the_place_of_messages_is_a_users() -> None:
+    assert canonical_text("hi") == form({"role": "user", "content": "hi"})
+
+
+def test_tools_and_system() -> None:
+    assert canonical_json(b'[{"b":1,"a":2}]').digest == canonical_json(b'[ {"a":2, "b":1} ]').digest
+    parts = b'[{"type":"text","text":"s","cache_control":{"type":"ephemeral"}}]'
+    assert canonical_system(parts).digest == canonical_system(b'"s"').digest != canonical_system(b'"t"').digest
+
+
+keys = st.sampled_from(["a", "b"])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text('ab"é\n'),
+    lambda v: st.lists(v, max_size=2) | st.dictionaries(keys, v, max_size=2),
+    max_leaves=4,
+)
+texts = st.text('ab"\\é\n/', max_size=4)
+arguments = st.one_of(values.map(json.dumps), texts, st.dictionaries(keys, values, max_size=2))
+parts = st.recursive(
+    st.one_of(
+        texts,
+        st.fixed_dictionaries({"type": st.sampled_from(["text", "input_text"]), "text": texts}),
+        st.fixed_dictionaries({"type": st.just("thinking"), "thinking": texts}),
+        st.fixed_dictionaries({"type": st.just("tool_use"), "name": texts, "input": st.dictionaries(keys, values, max_size=2)}),
+        st.fixed_dictionaries({"type": st.just("image"), "source": values}),
+    ),
+    lambda inner: st.fixed_dictionaries({"type": st.just("tool_result"), "content": st.lists(inner, max_size=2) | texts}),
+    max_leaves=3,
+)
+contents = st.one_of(st.none(), texts, st.lists(parts, max_size=3))
+calls = st.lists(
+    st.fixed_dictionaries({"function": st.fixed_dictionaries({"name": texts, "arguments": arguments})}), max_size=2
+)
+messages = st.one_of(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "assistant", "tool"]), "content": contents},
+        optional={"tool_calls": calls, "id": texts},
+    ),
+    st.fixed_dictionaries({"type": st.just("function_call"), "name": texts, "arguments": arguments}),
+    st.fixed_dictionaries({"type": st.just("function_call_output"), "output": contents}),
+    st.fixed_dictionaries({"type": st.just("custom_tool_call"), "name": texts, "input": texts}),
+)
+
+
+@given(st.lists(messages, min_size=2, max_size=6), st.booleans())
+def test_equal_exactly_where_the_reference_is_equal(many: list[dict[str, Any]], ascii_only: bool) -> None:
+    digest_of: dict[str, bytes] = {}
+    for message in many:
+        reference = json.dumps(canonical(message), sort_keys=True)
+        digest = form(message, ensure_ascii=ascii_only).digest
+        assert digest_of.setdefault(reference, digest) == digest
+    assert len(set(digest_of.values())) == len(digest_of)
