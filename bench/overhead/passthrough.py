@@ -1,6 +1,7 @@
 """The least that a router built from `router.wire` can do: round robin, no decision, bytes relayed. The floor of all figures.
 
-python -m bench.overhead.passthrough PORT http://127.0.0.1:21001 ...
+Run as `python -m bench.overhead.passthrough PORT [--asgi] http://127.0.0.1:21001 ...`; `--asgi` takes the plain ASGI
+twin of the hot protocol, to see what the protocol is worth.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import itertools
 import sys
 from typing import Any
 
-from router.errors import EngineError, GatewayError
-from router.wire.asgi import AsgiApp
+from router.errors import EngineError
+from router.wire.asgi import AsgiApp, HotAsgi
 from router.wire.exchange import Exchange
 from router.wire.head import Header, build_head, end_to_end
 from router.wire.origin import Origin
@@ -47,7 +48,7 @@ class Relay:
         if self._downstream.started:
             self._downstream.abort()
         else:
-            self._downstream.respond(error.status, *_error(self._path, error))
+            self._downstream.respond(error.status, *render_openai_error(self._path, error))
 
 
 class PassThrough:
@@ -69,10 +70,6 @@ class PassThrough:
         await self._pool.close()
 
 
-def _error(path: str, error: GatewayError) -> tuple[list[Header], bytes]:
-    return render_openai_error(path, error)
-
-
 def ordinary_app() -> AsgiApp:
     """404 to everything."""
 
@@ -85,9 +82,12 @@ def ordinary_app() -> AsgiApp:
 
 
 def main() -> None:
-    port, urls = int(sys.argv[1]), sys.argv[2:]
-    routes = HotRoutes(PassThrough([Origin.parse(url) for url in urls]).handle, _PATHS)
-    run(build_server(ordinary_app(), routes, port=port, lifespan="off"))
+    port, *urls = sys.argv[1:]
+    plain = "--asgi" in urls
+    handle = PassThrough([Origin.parse(url) for url in urls if url != "--asgi"]).handle
+    routes = HotRoutes(handle, _PATHS)
+    app = HotAsgi(ordinary_app(), routes) if plain else ordinary_app()
+    run(build_server(app, HotRoutes(handle, ()) if plain else routes, port=int(port), lifespan="off"))
 
 
 if __name__ == "__main__":
