@@ -7,10 +7,11 @@ pages is the caller's, who makes the runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from costmodel.params import CutRule
-from costmodel.terms import add_run, compute_ms
+from costmodel.terms import add_run, compute_ms, exposed_ms
 from costmodel.values import Link, PrefillRates, Residency, Tier
 
 _L1 = Tier.L1
@@ -22,7 +23,7 @@ LOAD_BACK_MIN_TOKENS = 10
 PREFETCH_MIN_TOKENS = 256
 
 
-class Cut(NamedTuple):
+class Cut(msgspec.Struct, frozen=True, gc=False):
     """One cut with what it costs. `tier` is the deepest tier that the restored part touches, None when nothing is restored."""
 
     tokens: int
@@ -32,7 +33,7 @@ class Cut(NamedTuple):
     compute_ms: float
 
 
-class Site(NamedTuple):
+class Site(msgspec.Struct, frozen=True, gc=False):
     """Where a cut is weighed: one prefill candidate's arithmetic."""
 
     residency: Residency
@@ -44,19 +45,26 @@ class Site(NamedTuple):
 
 
 def find_cut(prompt_tokens: int, site: Site, rule: CutRule) -> Cut:
+    if not site.residency.runs:
+        return no_cut(prompt_tokens, site.rates)
     return best_cut(prompt_tokens, site) if rule is CutRule.BEST else engine_cut(prompt_tokens, site)
+
+
+def no_cut(prompt_tokens: int, rates: PrefillRates) -> Cut:
+    """Nothing is restored."""
+    return Cut(0, None, 0.0, 0.0, compute_ms(rates, prompt_tokens, 0))
 
 
 def best_cut(prompt_tokens: int, site: Site) -> Cut:
     """The cheapest of 0 and every restorable run's end; of equals the shortest, which moves the fewest bytes."""
-    residency, restore, rates, queue, kv_bytes, rho = site
-    best = Cut(0, None, 0.0, 0.0, compute_ms(rates, prompt_tokens, 0))
+    restore, rates = site.restore, site.rates
+    best = no_cut(prompt_tokens, rates)
     best_ms = best.compute_ms
     limit = prompt_tokens - 1
     legs: dict[Tier, float] = {}
     fetch = 0.0
     deepest = _L1
-    for run in residency.runs:
+    for run in site.residency.runs:
         tier = run.tier
         start = run.start
         end = min(start + run.tokens, limit)
@@ -65,11 +73,11 @@ def best_cut(prompt_tokens: int, site: Site) -> Cut:
         if tier != _L1:
             if tier not in restore:
                 break
-            add_run(legs, tier, (end - start) * kv_bytes, restore)
+            add_run(legs, tier, (end - start) * site.kv_bytes_per_token, restore)
             fetch = max(legs.values())
             deepest = max(deepest, tier)
         compute = compute_ms(rates, prompt_tokens, end)
-        exposed = max(0.0, fetch - queue - rho * compute)
+        exposed = exposed_ms(fetch, site.queue_ms, compute, site.overlap_rho)
         if exposed + compute < best_ms:
             best_ms = exposed + compute
             best = Cut(end, deepest, fetch, exposed, compute)
@@ -78,12 +86,12 @@ def best_cut(prompt_tokens: int, site: Site) -> Cut:
 
 def engine_cut(prompt_tokens: int, site: Site) -> Cut:
     """What stock SGLang does: restore all it can, except what lies below its thresholds."""
-    residency, restore, rates, queue, kv_bytes, rho = site
+    restore = site.restore
     limit = prompt_tokens - 1
     legs: dict[Tier, float] = {}
     end = 0
     deepest: Tier | None = None
-    for run in residency.runs:
+    for run in site.residency.runs:
         tier = run.tier
         run_end = min(run.start + run.tokens, limit)
         tokens = run_end - run.start
@@ -94,10 +102,12 @@ def engine_cut(prompt_tokens: int, site: Site) -> Cut:
                 break
             if tokens < LOAD_BACK_MIN_TOKENS if tier == _L2 else prompt_tokens - run.start < PREFETCH_MIN_TOKENS:
                 break
-            add_run(legs, tier, tokens * kv_bytes, restore)
+            add_run(legs, tier, tokens * site.kv_bytes_per_token, restore)
         end = run_end
         if deepest is None or tier > deepest:
             deepest = tier
-    fetch = max(legs.values()) if legs else 0.0
-    compute = compute_ms(rates, prompt_tokens, end)
-    return Cut(end, deepest, fetch, max(0.0, fetch - queue - rho * compute), compute)
+    compute = compute_ms(site.rates, prompt_tokens, end)
+    if not legs:
+        return Cut(end, deepest, 0.0, 0.0, compute)
+    fetch = max(legs.values())
+    return Cut(end, deepest, fetch, exposed_ms(fetch, site.queue_ms, compute, site.overlap_rho), compute)

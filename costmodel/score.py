@@ -7,9 +7,9 @@ compared whatever the policy.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
-from costmodel.cut import Cut, Site, find_cut
+from costmodel.cut import Cut, Site, find_cut, no_cut
 from costmodel.params import CostParams
 from costmodel.terms import (
     compute_ms,
@@ -23,14 +23,14 @@ from costmodel.terms import (
 from costmodel.values import Decode, Fleet, Prefill, Scored, Terms, Tier, Turn
 
 
-class PrefillScore(NamedTuple):
+class PrefillScore(msgspec.Struct, frozen=True, gc=False):
     cost_ms: float
     queue_ms: float
     pressure_ms: float
     cut: Cut
 
 
-class DecodeScore(NamedTuple):
+class DecodeScore(msgspec.Struct, frozen=True, gc=False):
     cost_ms: float
     transfer_ms: float
     decode_ms: float
@@ -39,13 +39,15 @@ class DecodeScore(NamedTuple):
 
 def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams) -> PrefillScore:
     """Queue, exposed fetch and compute at the cut that the rule gives. A stale hit counts as the gamble that it is."""
-    load = prefill.load
-    rates = prefill.rates
+    load, rates, residency = prefill.load, prefill.rates, prefill.residency
     queue = queue_ms(load, rates)
-    site = Site(prefill.residency, prefill.restore, rates, queue, fleet.kv_bytes_per_token, params.overlap_rho)
-    cut = find_cut(turn.prompt_tokens, site, params.cut_rule)
-    if cut.tokens and prefill.residency.age_ms > 0 and params.staleness_half_life_ms > 0:
-        cut = _expected(cut, turn, prefill, params)
+    if residency.runs:
+        site = Site(residency, prefill.restore, rates, queue, fleet.kv_bytes_per_token, params.overlap_rho)
+        cut = find_cut(turn.prompt_tokens, site, params.cut_rule)
+        if cut.tokens and residency.age_ms > 0 and params.staleness_half_life_ms > 0:
+            cut = _expected(cut, turn, prefill, params)
+    else:
+        cut = no_cut(turn.prompt_tokens, rates)
     pressure = 0.0
     if fleet.disaggregated and load.kv_tokens_capacity:  # a unified worker's KV pressure is its decode side's
         needed = turn.prompt_tokens - _l1_tokens(prefill)
@@ -62,7 +64,8 @@ def score_decode(turn: Turn, decode: Decode, fleet: Fleet, params: CostParams) -
     pressure = 0.0
     if load.kv_tokens_capacity:
         needed = turn.prompt_tokens - decode.resident_tokens + output
-        pressure = decode_pressure_ms(load, decode.rates, needed, output, params.kv_pressure_fraction)
+        if load.kv_tokens_used + needed > params.kv_pressure_fraction * load.kv_tokens_capacity:  # mostly there is room
+            pressure = decode_pressure_ms(load, decode.rates, needed, output, params.kv_pressure_fraction)
     return DecodeScore(transfer + decoding + pressure, transfer, decoding, pressure)
 
 
@@ -120,9 +123,7 @@ def _expected(cut: Cut, turn: Turn, prefill: Prefill, params: CostParams) -> Cut
     """The hit is live with probability p; otherwise all is computed. The best k is the same for every p."""
     p = live_probability(prefill.residency.age_ms, params.staleness_half_life_ms)
     miss = compute_ms(prefill.rates, turn.prompt_tokens, 0)
-    return cut._replace(
-        fetch_ms=p * cut.fetch_ms, exposed_ms=p * cut.exposed_ms, compute_ms=p * cut.compute_ms + (1 - p) * miss
-    )
+    return Cut(cut.tokens, cut.tier, p * cut.fetch_ms, p * cut.exposed_ms, p * cut.compute_ms + (1 - p) * miss)
 
 
 def _l1_tokens(prefill: Prefill) -> int:

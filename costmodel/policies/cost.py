@@ -52,9 +52,8 @@ class CostPolicy:
         params = self._params
         lefts = [score_prefill(turn, prefill, fleet, params) for prefill in fleet.prefills]
         rights = [score_decode(turn, decode, fleet, params) for decode in fleet.decodes]
-        cold = not any(left.cut.tokens > turn.shared_tokens for left in lefts)
-        costs = [left.cost_ms - self._credit(turn, p, left) for p, left in zip(fleet.prefills, lefts, strict=True)]
-        i = self._choose(costs, fleet.prefills, turn.prefill_before, cold, rng)
+        costs = self._costs(turn, fleet.prefills, lefts)
+        i = self._choose(costs, fleet.prefills, turn.prefill_before, _is_cold(turn, lefts), rng)
         j = self._choose([right.cost_ms for right in rights], fleet.decodes, turn.decode_before, False, rng)
         return join(fleet.prefills[i], lefts[i], fleet.decodes[j], rights[j])
 
@@ -64,23 +63,23 @@ class CostPolicy:
         decodes = [decode_side(prefill, i, fleet) for i, prefill in enumerate(prefills)]
         lefts = [score_prefill(turn, prefill, fleet, params) for prefill in prefills]
         rights = [score_decode(turn, decode, fleet, params) for decode in decodes]
-        costs = [left.cost_ms + right.cost_ms for left, right in zip(lefts, rights, strict=True)]
-        costs = [cost - self._credit(turn, p, left) for cost, p, left in zip(costs, prefills, lefts, strict=True)]
-        cold = not any(left.cut.tokens > turn.shared_tokens for left in lefts)
-        i = self._choose(costs, prefills, turn.prefill_before, cold, rng)
+        costs = [left + right.cost_ms for left, right in zip(self._costs(turn, prefills, lefts), rights, strict=True)]
+        i = self._choose(costs, prefills, turn.prefill_before, _is_cold(turn, lefts), rng)
         return join(prefills[i], lefts[i], decodes[i], rights[i])
 
-    def _credit(self, turn: Turn, prefill: Prefill, left: PrefillScore) -> float:
-        """What a new thread's common prefix would save here if it were held: every worker is treated as if it held it.
+    def _costs(self, turn: Turn, prefills: Sequence[Prefill], lefts: Sequence[PrefillScore]) -> list[float]:
+        """What each prefill counts for a choice: its cost, less what a new thread's common prefix would save if it were held.
 
-        Otherwise the first worker to see a system prompt gets every session that begins with it. The cost is that each worker
-        computes that prefix once.
+        Every worker is treated as if it held that prefix. Otherwise the first worker to see a system prompt gets every session
+        that begins with it. The price is that each worker computes that prefix once.
         """
         discount = self._params.common_prefix_discount
-        if not discount or turn.prefill_before is not None or left.cut.tokens >= turn.shared_tokens:
-            return 0.0
+        if not discount or not turn.shared_tokens or turn.prefill_before is not None:
+            return [left.cost_ms for left in lefts]
         as_if = min(turn.shared_tokens, turn.prompt_tokens - 1)
-        return discount * max(0.0, left.cut.compute_ms - compute_ms(prefill.rates, turn.prompt_tokens, as_if))
+        return [
+            left.cost_ms - discount * _saving(turn, prefill, left, as_if) for prefill, left in zip(prefills, lefts, strict=True)
+        ]
 
     def _choose(
         self,
@@ -122,6 +121,18 @@ class CostPolicy:
         self._cold_at[worker] = self._cold_turns
         if len(self._cold_at) > 4 * fleet_size:
             del self._cold_at[next(iter(self._cold_at))]
+
+
+def _is_cold(turn: Turn, lefts: Sequence[PrefillScore]) -> bool:
+    """Whether no worker holds more of the prompt than what it shares with others."""
+    return max([left.cut.tokens for left in lefts]) <= turn.shared_tokens
+
+
+def _saving(turn: Turn, prefill: Prefill, left: PrefillScore, as_if: int) -> float:
+    """What `as_if` tokens held would save against the actual cut."""
+    if left.cut.tokens >= turn.shared_tokens:
+        return 0.0
+    return max(0.0, left.cut.compute_ms - compute_ms(prefill.rates, turn.prompt_tokens, as_if))
 
 
 def _pass_over_saturated(costs: list[float], candidates: Sequence[Candidate], waiting_limit: int) -> list[float]:

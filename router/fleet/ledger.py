@@ -35,7 +35,8 @@ class Ledger:
     @property
     def inflight(self) -> int:
         """Turns, not legs: on a unified worker a turn is booked on both sides until its first token."""
-        return max(len(self._computing), len(self._decoding))
+        computing, decoding = len(self._computing), len(self._decoding)
+        return max(decoding, computing)
 
     @property
     def report(self) -> LoadReport | None:
@@ -69,13 +70,14 @@ class Ledger:
 
     def load(self, now_ms: float, ms_per_token: float) -> Load:
         """The engine's report and the own bookings overlap, so the larger of the two counts, never their sum."""
-        queued = self._queued_tokens(now_ms, ms_per_token)
+        queued = self._queued_tokens(now_ms, ms_per_token) if self._computing else 0.0
         report = self._report
         if report is None:
             return Load(queued, len(self._decoding), max(0, len(self._computing) - 1))
+        waiting, running, decoding = report.waiting_uncached_tokens or 0, report.running_requests, len(self._decoding)
         return Load(
-            max(queued, float(report.waiting_uncached_tokens or 0)),
-            max(report.running_requests, len(self._decoding)),
+            queued if queued > waiting else float(waiting),
+            max(decoding, running),
             report.waiting_requests,
             report.kv_tokens_used,
             report.kv_tokens_capacity,
@@ -84,8 +86,6 @@ class Ledger:
         )
 
     def _queued_tokens(self, now_ms: float, ms_per_token: float) -> float:
-        if not self._computing:
-            return 0.0
         head = next(iter(self._computing.values()))
         done = min(head, (now_ms - self._progress_from_ms) / ms_per_token) if ms_per_token > 0 else 0.0
         return max(0.0, self._uncached_tokens - done)

@@ -59,15 +59,16 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
     prefills: list[Prefill] = []
     decodes: list[Decode] = []
     for worker in _candidates(pool, failed, now_ms):
-        rates = worker.rates.prefill(now_ms)
+        role, rates = worker.role, worker.rates
+        prefill_rates, decode_rates = rates.prefill(now_ms), rates.decode(now_ms)
         for key, ledger in zip(worker.keys, worker.ranks, strict=True):
-            load = ledger.load(now_ms, rates.ms_per_token)
+            load, turns = ledger.load(now_ms, prefill_rates.ms_per_token), ledger.inflight
             residency = residencies.get(key, _NOTHING)
-            if worker.role is not Role.DECODE:
-                prefills.append(Prefill(key, residency, load, rates, pool.restore, ledger.inflight))
-            if worker.role is not Role.PREFILL:
-                link = _NO_LINK if worker.role is Role.UNIFIED else worker.transfer.link
-                decodes.append(Decode(key, load, worker.rates.decode(now_ms), link, residency.tokens, ledger.inflight))
+            if role is not Role.DECODE:
+                prefills.append(Prefill(key, residency, load, prefill_rates, pool.restore, turns))
+            if role is not Role.PREFILL:
+                link = _NO_LINK if role is Role.UNIFIED else worker.transfer.link
+                decodes.append(Decode(key, load, decode_rates, link, residency.tokens, turns))
     return Fleet(tuple(prefills), tuple(decodes), pool.config.hardware.kv_bytes_per_token, pool.disaggregated)
 
 
