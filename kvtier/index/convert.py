@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from costmodel.values import Residency, Run
+from costmodel.values import Residency, Run, Tier
 from kvtier.index.match import BlockRun, Match
 
 
-def to_residency(match: Match, page_size: int, prompt_tokens: int, age_ms: float | None = None) -> Residency:
-    """Blocks of `page_size` tokens each. `age_ms` replaces the match's own where the caller knows better."""
-    return _residency(match, lambda block: block * page_size, prompt_tokens, age_ms)
+def to_residency(match: Match, page_size: int, prompt_tokens: int) -> Residency:
+    """Blocks of `page_size` tokens each."""
+    runs = [run for block_run in match.runs if (run := _run(block_run, page_size, prompt_tokens)).tokens > 0]
+    return Residency(tuple(runs), match.age_ms)
 
 
-def lineage_residency(
-    match: Match, cumulative_tokens: Sequence[int], prompt_tokens: int, page_size: int = 1, age_ms: float | None = None
-) -> Residency:
-    """Messages as blocks: `cumulative_tokens[i]` is the number of tokens up to and with message i.
+def lineage_residency(positions: int, cumulative_tokens: Sequence[int], page_size: int, age_ms: float) -> Residency:
+    """Messages as blocks: the leading `positions` are held; `cumulative_tokens[i]` is the number of tokens up to and with i.
 
-    Engines cache whole pages, so with a known `page_size` every boundary is rounded down to one.
+    Engines cache whole pages, so the end is rounded down to one. A page size of 0 or 1 means no pages.
     """
-    page_size = max(1, page_size)
-
-    def start_of(block: int) -> int:
-        return cumulative_tokens[block - 1] // page_size * page_size if block else 0
-
-    return _residency(match, start_of, prompt_tokens, age_ms)
+    tokens = cumulative_tokens[positions - 1]
+    if page_size > 1:
+        tokens -= tokens % page_size
+    return Residency((Run(0, tokens, Tier.L1),) if tokens > 0 else (), age_ms)
 
 
-def _residency(match: Match, start_of: Callable[[int], int], prompt_tokens: int, age_ms: float | None) -> Residency:
-    runs = [run for block_run in match.runs if (run := _run(block_run, start_of, prompt_tokens)).tokens > 0]
-    return Residency(tuple(runs), match.age_ms if age_ms is None else age_ms)
-
-
-def _run(run: BlockRun, start_of: Callable[[int], int], prompt_tokens: int) -> Run:
-    start = start_of(run.start)
-    end = min(start_of(run.start + run.blocks), prompt_tokens)
+def _run(run: BlockRun, page_size: int, prompt_tokens: int) -> Run:
+    start = run.start * page_size
+    end = min(start + run.blocks * page_size, prompt_tokens)
     return Run(start, max(0, end - start), run.tier)

@@ -102,6 +102,16 @@ def bits(mask: int) -> list[int]:
     return found
 
 
+def any_plane(stride: int, mask: int) -> int:
+    """The sources whose bit is set in any plane of a mask."""
+    mask >>= 1
+    found = 0
+    while mask:
+        found |= mask
+        mask >>= stride
+    return found & (1 << stride) - 1
+
+
 def full_plane(stride: int, source_bits: int) -> int:
     """A mask with the given sources' bits in every plane."""
     mask = 0

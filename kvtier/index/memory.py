@@ -18,7 +18,7 @@ from itertools import islice
 
 from costmodel.values import Tier, WorkerKey
 from kvtier.index.events import AllCleared, BlockEvent, BlocksRemoved, BlocksStored
-from kvtier.index.match import Match, Walk, full_plane
+from kvtier.index.match import Match, Walk, any_plane, bits, full_plane
 from kvtier.index.sources import TIERS, TOUCHED, Sources
 
 SHARDS = 256
@@ -97,6 +97,36 @@ class BlockIndex:
             source = sources.key(bit)
             matches[source] = Match(tuple(found), sources.age_ms(source, now_ms))
         return matches
+
+    def leading(self, hashes: Sequence[int]) -> dict[WorkerKey, int]:
+        """How many leading blocks every trusted source holds, in whatever tier; sources without the first are absent."""
+        sources = self._sources
+        alive = sources.trusted
+        if not alive or not hashes:
+            return {}
+        counts: dict[WorkerKey, int] = {}
+        gets = self._gets
+        previous = 0
+        for block, hashed in enumerate(hashes):
+            mask = gets[hashed & _SHARD_BITS](hashed, 0)
+            if mask == previous and mask:
+                continue
+            if mask and not mask & TOUCHED:
+                mask = self._touch(hashed, mask)
+            lost = alive & ~any_plane(sources.stride, mask)
+            if lost:
+                if block:
+                    counts.update((sources.key(bit), block) for bit in bits(lost))
+                alive ^= lost
+                if not alive:
+                    return counts
+            previous = mask
+        counts.update((sources.key(bit), len(hashes)) for bit in bits(alive))
+        return counts
+
+    def age_ms(self, source: WorkerKey, now_ms: float) -> float:
+        """Since a known source last spoke."""
+        return self._sources.age_ms(source, now_ms)
 
     def clear(self, source: WorkerKey) -> None:
         """Empty a source at once; the memory comes back as `sweep` is called."""

@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from router.body.logprobs import PromptLogprobs
 from router.body.strip import details, strip_member
-from router.dialects.dialect import Dialect, split_blocks
-from router.errors import EngineDied, EngineError, GatewayError
+from router.dialects.dialect import Dialect
+from router.errors import GatewayError
 from router.fleet.worker import Worker
-from router.turn.engine_reply import fault_of, fault_of_event
+from router.turn.legs import Leg, PrefillLeg, ReplyLeg
 from router.turn.observe import StreamObserver
 from router.turn.place import Placement
 from router.turn.port import ReplyPort
 from router.wire.exchange import Exchange
 from router.wire.head import Header, end_to_end
 
-_MAX_WHOLE_REPLY_BYTES = 256 * 1024 * 1024
 _DROPPED_REPLY_HEADERS = frozenset((b"content-length", b"date", b"server"))
 
 
@@ -41,14 +41,6 @@ class Served(msgspec.Struct, frozen=True):
 Result = Failed | Served
 
 
-class Leg(msgspec.Struct, frozen=True):
-    """One request to one engine, ready to be sent."""
-
-    worker: Worker
-    head: bytes
-    body: Sequence[bytes | memoryview]
-
-
 class Attempt:
     """Start it with `begin`; `result` resolves once. `cancel` when the client left: `result` then stays unresolved."""
 
@@ -61,6 +53,7 @@ class Attempt:
         *,
         strip_usage: bool,
         strip_details: bool,
+        merge_logprobs: bool,
         reply_headers: list[Header],
         clock: Callable[[], float],
         abort_on: Callable[[Worker], None],
@@ -75,28 +68,27 @@ class Attempt:
         self.status = 0
         self._turn_id = turn_id
         self._port = port
-        self._dialect = dialect
+        self.dialect = dialect
+        self.wants_prefill_reply = merge_logprobs
         self._strip_details = strip_details
         self._reply_headers = reply_headers
         self._clock = clock
         self._abort_on = abort_on
         self._exchanges: list[Exchange] = []
         self._over = False
-
-    @property
-    def dialect(self) -> Dialect:
-        return self._dialect
+        self._prompt_logprobs: PromptLogprobs | None = None
+        self._held: list[Callable[[], None]] = []  # what waits for the prefill leg's reply, in order
 
     def usage(self) -> bytes | None:
         """The reply's raw usage object, however it came."""
-        return self.observer.usage if self.whole_reply is None else self._dialect.usage(self.whole_reply)
+        return self.observer.usage if self.whole_reply is None else self.dialect.usage(self.whole_reply)
 
     def details(self) -> bytes | None:
         """SGLang's cache details, raw."""
         return self.observer.details if self.whole_reply is None else details(self.whole_reply)
 
     def finish_reason(self) -> str | None:
-        return self.observer.finish_reason if self.whole_reply is None else self._dialect.finish_reason(self.whole_reply)
+        return self.observer.finish_reason if self.whole_reply is None else self.dialect.finish_reason(self.whole_reply)
 
     def book(self, prompt_tokens: int) -> None:
         """Count the turn on its workers before a byte is sent: the next decision must see it."""
@@ -128,9 +120,14 @@ class Attempt:
 
     # what the legs report
 
-    def prefill_done(self) -> None:
+    def prefill_done(self, reply: bytes) -> None:
         self.prefilled_ms = self._clock()
         self._settle_prefill()
+        if self.wants_prefill_reply:
+            self._prompt_logprobs = PromptLogprobs(reply)
+            held, self._held = self._held, []
+            for call in held:
+                call()
 
     def first_event(self, headers: list[Header]) -> None:
         self.first_event_ms = self._clock()
@@ -138,20 +135,36 @@ class Attempt:
         self._port.start_stream(end_to_end(headers, _DROPPED_REPLY_HEADERS) + self._reply_headers)
 
     def stream(self, events: bytes) -> None:
-        self._port.write(events)
+        if not self.wants_prefill_reply:
+            self._port.write(events)
+        elif self._prompt_logprobs is not None:
+            self._port.write(self._prompt_logprobs.complete_events(events))
+        else:
+            self._held.append(lambda: self.stream(events))
 
     def stream_ended(self) -> None:
+        if self._waits_for_prefill:
+            self._held.append(self.stream_ended)
+            return
         self._port.finish_stream()
         self._succeed()
 
     def reply_complete(self, status: int, headers: list[Header], body: bytes) -> None:
+        if self._waits_for_prefill:
+            self._held.append(lambda: self.reply_complete(status, headers, body))
+            return
         self.first_event_ms = self._clock()
         self.status = status
         self.whole_reply = body
         shown = strip_member(body, "sglext") if self._strip_details else body
-        kept = end_to_end(headers, _DROPPED_REPLY_HEADERS)
-        self._port.respond(status, kept + self._reply_headers, shown)
+        if self._prompt_logprobs is not None:
+            shown = self._prompt_logprobs.complete(shown)
+        self._port.respond(status, end_to_end(headers, _DROPPED_REPLY_HEADERS) + self._reply_headers, shown)
         self._succeed()
+
+    @property
+    def _waits_for_prefill(self) -> bool:
+        return self.wants_prefill_reply and self._prompt_logprobs is None
 
     def fail(self, error: GatewayError, worker: Worker) -> None:
         """The first failure of either leg. Later ones find the try over."""
@@ -189,106 +202,3 @@ class Attempt:
 
     def _settle_prefill(self) -> None:
         self.placement.prefill.ranks[self.placement.prefill_rank].settle_prefill(self._turn_id, self._clock())
-
-
-class ReplyLeg:
-    """The leg whose reply the client gets: decode's, or a unified worker's."""
-
-    __slots__ = ("_attempt", "_bytes", "_headers", "_parts", "_status", "_streaming", "_worker", "exchange")
-
-    def __init__(self, attempt: Attempt, worker: Worker) -> None:
-        self.exchange: Exchange | None = None
-        self._attempt = attempt
-        self._worker = worker
-        self._status = 0
-        self._headers: list[Header] = []
-        self._streaming = False
-        self._parts: list[bytes] = []
-        self._bytes = 0
-
-    def on_head(self, status: int, headers: list[Header]) -> None:
-        self._status = status
-        self._headers = headers
-        self._streaming = status == 200 and _is_event_stream(headers)
-
-    def on_body(self, data: bytes) -> None:
-        if self._streaming:
-            self._on_events(data)
-        else:
-            self._bytes += len(data)
-            self._parts.append(data)
-            if self._bytes > _MAX_WHOLE_REPLY_BYTES:
-                error = EngineDied(f"{self._worker.worker_id}: reply above {_MAX_WHOLE_REPLY_BYTES} bytes")
-                self._attempt.fail(error, self._worker)
-
-    def on_end(self) -> None:
-        attempt = self._attempt
-        if self._streaming:
-            if attempt.observer.ended:
-                attempt.stream_ended()
-            else:
-                attempt.fail(EngineDied(f"{self._worker.worker_id} ended its stream without an end marker"), self._worker)
-        elif 200 <= self._status < 300:
-            attempt.reply_complete(self._status, self._headers, b"".join(self._parts))
-        else:
-            attempt.fail(fault_of(self._status, self._headers, b"".join(self._parts), self._worker.worker_id), self._worker)
-
-    def on_error(self, error: EngineError) -> None:
-        self._attempt.fail(error, self._worker)
-
-    def _on_events(self, data: bytes) -> None:
-        attempt, observer = self._attempt, self._attempt.observer
-        started = observer.started
-        try:
-            events = observer.feed(data)
-        except EngineDied as error:  # an event above the bound
-            attempt.fail(error, self._worker)
-            return
-        if observer.error_event is not None:
-            attempt.fail(fault_of_event(observer.error_event, self._worker.worker_id, attempt.dialect), self._worker)
-        elif events:
-            if not started:
-                attempt.first_event(self._headers)
-            attempt.stream(events)
-
-
-class PrefillLeg:
-    """The prefill leg of a pair: consumed, but a failure of it is the failure of the try."""
-
-    __slots__ = ("_attempt", "_error_parts", "_headers", "_status", "_tail", "_worker", "exchange")
-
-    def __init__(self, attempt: Attempt, worker: Worker) -> None:
-        self.exchange: Exchange | None = None
-        self._attempt = attempt
-        self._worker = worker
-        self._status = 0
-        self._headers: list[Header] = []
-        self._error_parts: list[bytes] = []
-        self._tail = b""
-
-    def on_head(self, status: int, headers: list[Header]) -> None:
-        self._status = status
-        self._headers = headers
-
-    def on_body(self, data: bytes) -> None:
-        attempt = self._attempt
-        if self._status != 200:
-            self._error_parts.append(data)
-        elif _is_event_stream(self._headers) and attempt.dialect.may_hold_error(data):
-            error = next((event for event in split_blocks(data) if attempt.dialect.is_error(event)), None)
-            if error is not None:
-                attempt.fail(fault_of_event(error, self._worker.worker_id, attempt.dialect), self._worker)
-
-    def on_end(self) -> None:
-        if self._status == 200:
-            self._attempt.prefill_done()
-        else:
-            body = b"".join(self._error_parts)
-            self._attempt.fail(fault_of(self._status, self._headers, body, self._worker.worker_id), self._worker)
-
-    def on_error(self, error: EngineError) -> None:
-        self._attempt.fail(error, self._worker)
-
-
-def _is_event_stream(headers: list[Header]) -> bool:
-    return any(name == b"content-type" and b"event-stream" in value for name, value in headers)

@@ -17,8 +17,9 @@ from router.fleet.aborter import Aborter
 from router.fleet.pool import Pool
 from router.threads.sighting import Sighting
 from router.threads.store import ThreadStore
-from router.turn.attempt import Attempt, Failed, Leg, PrefillLeg, ReplyLeg
+from router.turn.attempt import Attempt, Failed
 from router.turn.budget import RetryBudget
+from router.turn.legs import Leg, PrefillLeg, ReplyLeg
 from router.turn.locate import assume, locate
 from router.turn.metrics import TurnMetrics
 from router.turn.place import Placement, place
@@ -113,7 +114,9 @@ class Dispatcher:
     def _start(self, turn: Turn, port: ReplyPort, override: bytes) -> Attempt:
         """Place one try and send its legs. Raises NoWorker when nobody is left."""
         now_ms = self._clock()
-        placement = self._place(turn, now_ms)
+        located = locate(turn.pool, turn.sighting, now_ms)
+        cost = cost_turn(turn.sighting)
+        placement = place(turn.pool, cost, located.residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng)
         rid = turn.pool.adapter.request_id(turn.request.path, f"{self._rng.getrandbits(128):032x}")
         attempt = Attempt(
             turn.turn_id,
@@ -122,6 +125,7 @@ class Dispatcher:
             turn.dialect,
             strip_usage=not turn.scanned.asks_usage,
             strip_details=not turn.scanned.asks_details,
+            merge_logprobs=placement.disaggregated and turn.scanned.asks_prompt_logprobs,
             reply_headers=reply_headers(turn, placement),
             clock=self._clock,
             abort_on=lambda worker: self._aborter.abort(worker, rid),
@@ -129,20 +133,15 @@ class Dispatcher:
         turn.attempt = attempt
         legs = build_legs(turn, placement, rid, self._rng, hide_client_key=self._hide_client_key, override=override)
         attempt.book(turn.sighting.prompt_tokens)
-        assume(turn.pool, turn.sighting, placement, now_ms)
+        assume(turn.pool, turn.sighting, placement, located, now_ms)
         chosen = placement.decision.chosen
         self._threads.committed(turn.sighting.thread, chosen.prefill, chosen.decode, now_ms)
         attempt.begin(legs, self._send)
         return attempt
 
-    def _place(self, turn: Turn, now_ms: float) -> Placement:
-        residencies = locate(turn.pool, turn.sighting, now_ms)
-        cost = cost_turn(turn.sighting)
-        return place(turn.pool, cost, residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng)
-
     def preview(self, pool: Pool, sighting: Sighting, now_ms: float) -> Placement:
         """Where a turn would go now, with every alternative and the reason."""
-        residencies = locate(pool, sighting, now_ms)
+        residencies = locate(pool, sighting, now_ms).residencies
         rng = Random(0)  # a dry run must not move the real generator
         return place(pool, cost_turn(sighting), residencies, failed=frozenset(), now_ms=now_ms, rng=rng, explain=True)
 

@@ -7,49 +7,65 @@ always go by lineage, since the ids of image blocks cannot be derived.
 
 from __future__ import annotations
 
+import msgspec
+
 from costmodel.values import Residency, Tier, WorkerKey
 from kvtier.index.convert import lineage_residency, to_residency
-from kvtier.index.match import Match
 from router.fleet.pool import Pool
 from router.threads.sighting import Sighting
 from router.turn.place import Placement
 
 
-def locate(pool: Pool, sighting: Sighting, now_ms: float) -> dict[WorkerKey, Residency]:
-    """Residency per worker that holds anything; workers that hold nothing are absent."""
+class Located(msgspec.Struct, frozen=True):
+    """Residency per worker that holds anything; workers that hold nothing are absent.
+
+    `positions`: how many leading messages of the lineage each holds, where the lineage was asked.
+    """
+
+    residencies: dict[WorkerKey, Residency]
+    positions: dict[WorkerKey, int] = {}
+
+
+def locate(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
     if len(sighting.blocks) and not sighting.multimodal:
         matches = pool.blocks.match(sighting.blocks, now_ms)
-        return {key: to_residency(match, sighting.block_tokens, sighting.prompt_tokens) for key, match in matches.items()}
-    matches = pool.lineage.match(sighting.digests, now_ms)
-    if _evicted(pool, sighting):
-        matches = {key: match for key, match in matches.items() if key != sighting.prefill_before}
-    return {key: _by_lineage(pool, sighting, key, match, now_ms) for key, match in matches.items()}
+        tokens = sighting.prompt_tokens
+        return Located({key: to_residency(match, sighting.block_tokens, tokens) for key, match in matches.items()})
+    held = pool.lineage.leading(sighting.digests)
+    before = sighting.prefill_before
+    if before in held and _evicted(pool, before, sighting.placed_ms):
+        del held[before]
+    return Located({key: _by_lineage(pool, sighting, key, count, now_ms) for key, count in held.items()}, held)
 
 
-def _by_lineage(pool: Pool, sighting: Sighting, key: WorkerKey, match: Match, now_ms: float) -> Residency:
+def _by_lineage(pool: Pool, sighting: Sighting, key: WorkerKey, positions: int, now_ms: float) -> Residency:
     """Messages as blocks, rounded to the engine's pages. Where the thread itself was served, its last turn is the evidence."""
     worker = pool.workers.get(key.worker_id)
     page_size = worker.info.page_size if worker is not None and worker.info is not None else 1
-    own = sighting.placed_ms is not None and key in (sighting.prefill_before, sighting.decode_before)
-    age_ms = now_ms - sighting.placed_ms if own and sighting.placed_ms is not None else None
-    return lineage_residency(match, sighting.tokens, sighting.prompt_tokens, page_size, age_ms)
+    placed_ms = sighting.placed_ms
+    if placed_ms is not None and (key == sighting.prefill_before or key == sighting.decode_before):
+        age_ms = now_ms - placed_ms
+    else:
+        age_ms = pool.lineage.age_ms(key, now_ms)
+    return lineage_residency(positions, sighting.tokens, page_size, age_ms)
 
 
-def assume(pool: Pool, sighting: Sighting, placement: Placement, now_ms: float) -> None:
+def assume(pool: Pool, sighting: Sighting, placement: Placement, located: Located, now_ms: float) -> None:
     """Predict on route: the prompt will lie where it was sent, so that the next turn in this millisecond already sees it.
 
     A decode worker keeps it only with a radix cache of its own; without one its KV is gone with the reply.
     """
     chosen = placement.decision.chosen
-    pool.lineage.assume(chosen.prefill, sighting.digests, Tier.L1, now_ms)
+    keepers = [chosen.prefill]
     if placement.disaggregated and placement.decode.info is not None and placement.decode.info.decode_keeps_cache:
-        pool.lineage.assume(chosen.decode, sighting.digests, Tier.L1, now_ms)
+        keepers.append(chosen.decode)
+    for key in keepers:
+        pool.lineage.assume(key, sighting.digests[located.positions.get(key, 0) :], Tier.L1, now_ms)
 
 
-def _evicted(pool: Pool, sighting: Sighting) -> bool:
-    """Whether replies since this thread's last turn told that its worker has evicted prompts younger than it."""
-    before = sighting.prefill_before
-    worker = pool.workers.get(before.worker_id) if before else None
-    if before is None or worker is None or sighting.placed_ms is None or before.dp_rank >= len(worker.ranks):
+def _evicted(pool: Pool, worker_key: WorkerKey, placed_ms: float | None) -> bool:
+    """Whether replies since the thread's last turn there told that the worker has evicted prompts younger than that."""
+    worker = pool.workers.get(worker_key.worker_id)
+    if worker is None or placed_ms is None or worker_key.dp_rank >= len(worker.ranks):
         return False
-    return sighting.placed_ms < worker.ranks[before.dp_rank].evicted_before_ms
+    return placed_ms < worker.ranks[worker_key.dp_rank].evicted_before_ms

@@ -12,7 +12,7 @@ from engine_adapters.sglang.rooms import fresh_room
 from router.body.splice import splice
 from router.errors import EngineError
 from router.fleet.worker import Worker
-from router.turn.attempt import Leg
+from router.turn.legs import Leg
 from router.turn.place import Placement
 from router.turn.turn import Turn
 from router.wire.head import Header, build_head

@@ -21,18 +21,19 @@ def test_runs_end_with_the_prompt() -> None:
 
 
 def test_lineage_counts_the_messages_tokens() -> None:
-    match = Match((BlockRun(0, 2, Tier.L1), BlockRun(2, 1, Tier.L2)), 30.0)
-    residency = lineage_residency(match, [100, 250, 260, 900], 900, age_ms=5.0)
-    assert residency.runs == (Run(0, 250, Tier.L1), Run(250, 10, Tier.L2))
+    residency = lineage_residency(2, [100, 250, 260, 900], 1, age_ms=5.0)
+    assert residency.runs == (Run(0, 250, Tier.L1),)
     assert residency.age_ms == 5.0
 
 
-def test_lineage_is_rounded_down_to_pages_and_stays_contiguous() -> None:
-    match = Match((BlockRun(0, 2, Tier.L1), BlockRun(2, 1, Tier.L2), BlockRun(3, 1, Tier.L1)), 0.0)
-    residency = lineage_residency(match, [100, 250, 255, 900], 900, page_size=64)
-    assert residency.runs == (Run(0, 192, Tier.L1), Run(192, 704, Tier.L1))
+def test_lineage_is_rounded_down_to_pages() -> None:
+    assert lineage_residency(3, [100, 250, 255, 900], 64, 0.0).runs == (Run(0, 192, Tier.L1),)
+    assert lineage_residency(1, [60, 250], 64, 0.0).runs == ()
 
 
-def test_an_empty_message_leaves_no_run() -> None:
-    match = Match((BlockRun(0, 1, Tier.L2), BlockRun(1, 1, Tier.L1)), 0.0)
-    assert lineage_residency(match, [0, 50], 60).runs == (Run(0, 50, Tier.L1),)
+def test_an_unknown_page_size_rounds_nothing() -> None:
+    assert lineage_residency(1, [60, 250], 0, 0.0).runs == (Run(0, 60, Tier.L1),)
+
+
+def test_a_head_of_no_tokens_is_no_run() -> None:
+    assert lineage_residency(1, [0, 50], 1, 0.0).runs == ()

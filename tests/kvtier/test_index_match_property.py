@@ -93,3 +93,4 @@ def test_match_equals_model(
     expected = {source: model.runs(prompt) for source, model in models.items()}
     matched = {source: match.runs for source, match in index.match(prompt, 0.0).items()}
     assert matched == {source: runs for source, runs in expected.items() if runs}
+    assert index.leading(prompt) == {source: sum(run.blocks for run in runs) for source, runs in expected.items() if runs}
