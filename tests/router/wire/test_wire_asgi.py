@@ -7,7 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
-from conftest import CHAT, DEADLINE_S, ordinary
+from wire_rig import CHAT, DEADLINE_S, ordinary
 
 from router.wire.asgi import HotAsgi
 from router.wire.asgi_downstream import ReplyAborted

@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 import pytest
-from conftest import DEADLINE_S, Client, Serve
+from wire_rig import DEADLINE_S, Client, Serve
 
 from router.wire.downstream import Downstream
 from router.wire.request import HotRequest

@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
-from conftest import CHAT, DEADLINE_S, Client, ScriptedEngine, Serve, answer, until
+from wire_rig import CHAT, DEADLINE_S, Client, ScriptedEngine, Serve, answer, until
 
 from bench.overhead.passthrough import PassThrough
 

@@ -9,7 +9,7 @@ import itertools
 import socket
 
 import pytest
-from conftest import CHAT, DEADLINE_S, Serve, until
+from wire_rig import CHAT, DEADLINE_S, Serve, until
 
 from router.errors import GatewayError
 from router.wire.request import HotRequest

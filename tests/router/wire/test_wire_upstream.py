@@ -10,7 +10,7 @@ import ssl
 from pathlib import Path
 
 import pytest
-from conftest import DEADLINE_S, Recorder, ScriptedEngine, answer, send, settle, until
+from wire_rig import DEADLINE_S, Recorder, ScriptedEngine, answer, send, settle, until
 
 from router.errors import ConnectFailed, EngineDied, EngineTimeout, StaleConnection
 from router.wire.head import build_head
