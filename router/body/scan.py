@@ -51,7 +51,8 @@ class Scanner(Generic[S]):
     def scan(self, body: bytes, dialect: Dialect) -> Scanned[S]:
         """Raises BadRequest naming the parameter and what is wrong with it."""
         readers = self._readers[dialect.name]
-        walk = self._memo.walk(body, readers.salt) if self._memo is not None else None
+        memo = None if dialect.name is DialectName.COMPLETIONS else self._memo  # a prompt has no messages
+        walk = memo.walk(body, readers.salt) if memo is not None else None
         if walk is not None and walk.found is not None:
             scanned = _scan_rest(body, readers.rest, walk, walk.found)
             if scanned is not None:

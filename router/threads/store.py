@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import islice
 
 import msgspec
 import xxhash
@@ -71,7 +73,7 @@ class ThreadStore:
 
     def newest(self, limit: int) -> list[Thread]:
         """Up to `limit` threads, most recently used first."""
-        return [thread for thread, _ in zip(reversed(self._threads.values()), range(limit), strict=False)]
+        return list(islice(reversed(self._threads.values()), limit))
 
     def observe(self, scanned: Scanned[State], hints: ThreadHints, now_ms: float) -> Sighting:
         """Recognise a request and remember it. Concurrent requests see each other at once."""
@@ -261,19 +263,17 @@ class ThreadStore:
 
     def _group(self, hints: ThreadHints, origin: Thread | None, thread_id: str, now_ms: float) -> Group:
         if hints.key is None:
-            return Group(thread_id, now_ms) if origin is None else origin.group
+            return Group(thread_id, thread_id, now_ms) if origin is None else origin.group
         for key in (hints.key, hints.parent, hints.group):
             if key is not None and (group := self._groups.get(key)) is not None:
                 return group
-        return Group(hints.group or hints.key, now_ms)
+        return Group(hints.group or hints.key, thread_id, now_ms)
 
     def _spawner(self, hints: ThreadHints, group: Group) -> str | None:
         """The thread that spawned a new one: named by the client, or the first of a session whose threads share one key."""
         if hints.parent is not None:
-            return next((thread.id for thread in reversed(group.threads.values()) if thread.key == hints.parent), None)
-        if hints.key is None or hints.names_thread:
-            return None
-        return next((thread.id for thread in group.threads.values() if thread.parent is None), None)
+            return next((thread.id for thread in _recent(group) if thread.key == hints.parent), None)
+        return group.root if group.threads and not hints.names_thread else None
 
     def _own(self, thread: Thread, start: int) -> None:
         owners = self._owners
@@ -344,10 +344,15 @@ def _leaves(thread: Thread, prompt: _Prompt) -> bool:
     return known > 1 and known > thread.first_end + (known == len(prompt.digests))
 
 
+def _recent(group: Group) -> Iterator[Thread]:
+    """The session's threads, most recently used first; a client that gives all of its threads one key must not cost more."""
+    return islice(reversed(group.threads.values()), _SIBLINGS)
+
+
 def _best(group: Group, hints: ThreadHints, digests: array[int]) -> Thread | None:
     """The thread of this key that a lineage continues the furthest, though another session may have had the same since."""
     best: Thread | None = None
-    for thread, _ in zip(reversed(group.threads.values()), range(_SIBLINGS), strict=False):
+    for thread in _recent(group):
         if thread.key != hints.key:
             continue
         if thread.equals(digests):
@@ -360,7 +365,7 @@ def _best(group: Group, hints: ThreadHints, digests: array[int]) -> Thread | Non
 def _rewritten(group: Group, hints: ThreadHints, digests: array[int]) -> Thread | None:
     """The thread that the client calls by the same name, when a request that does not continue it has the same tools and
     system prompt. Calls without either (titles, summaries) are alike in nothing but their model."""
-    for thread in reversed(group.threads.values()):
+    for thread in _recent(group):
         if thread.key == hints.key and thread.digests[0] == digests[0]:
             return thread if thread.sizes[0] else None
     return None

@@ -22,6 +22,7 @@ class Group(msgspec.Struct, eq=False, gc=False):
     """The threads of one session. `keys` are the client keys that lead to it."""
 
     name: str
+    root: str  # id of its first thread
     started_ms: float
     keys: list[str] = []
     threads: dict[str, Thread] = {}  # most recently used last
