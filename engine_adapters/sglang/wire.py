@@ -36,6 +36,9 @@ PATHS = {
     "/v1/messages/count_tokens": PathWire(routed=False),
 }
 
+_CACHE_DETAILS = b'"return_cached_tokens_details":true'
+_encode = msgspec.json.Encoder().encode
+
 RESERVED_KEYS = frozenset(
     {
         "rid",
@@ -81,10 +84,17 @@ def members(edit: Edit) -> bytes:
     wire = PATHS.get(edit.path)
     if wire is None:
         return b""
-    parts = [*_identity(edit, wire), *_reporting(edit, wire)]
+    parts = []
+    if wire.rid_key is not None:
+        parts.append(_member(wire.rid_key, edit.rid))
+    if wire.stream_usage and edit.stream and edit.want_usage:
+        parts.append(usage_member(edit.stream_options))
+    if wire.cache_details:
+        parts.append(_CACHE_DETAILS)
     if wire.routed:
-        parts += [*_bootstrap(edit), *_ranks(edit)]
-    return b",".join(part for part in parts if part)
+        parts += _bootstrap(edit)
+        parts += _ranks(edit)
+    return b",".join([part for part in parts if part])
 
 
 def headers(edit: Edit) -> tuple[tuple[bytes, bytes], ...]:
@@ -101,19 +111,6 @@ def headers(edit: Edit) -> tuple[tuple[bytes, bytes], ...]:
 def bracketed(host: str) -> str:
     """A host as SGLang's bootstrap address wants it: IPv6 in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
-
-
-def _identity(edit: Edit, wire: PathWire) -> list[bytes]:
-    return [_member(wire.rid_key, edit.rid)] if wire.rid_key is not None else []
-
-
-def _reporting(edit: Edit, wire: PathWire) -> list[bytes]:
-    parts = []
-    if wire.stream_usage and edit.stream and edit.want_usage:
-        parts.append(usage_member(edit.stream_options))
-    if wire.cache_details:
-        parts.append(_member(b"return_cached_tokens_details", True))
-    return parts
 
 
 def _bootstrap(edit: Edit) -> list[bytes]:
@@ -136,4 +133,4 @@ def _ranks(edit: Edit) -> list[bytes]:
 
 
 def _member(key: bytes, value: object) -> bytes:
-    return b'"' + key + b'":' + msgspec.json.encode(value)
+    return b'"%b":%b' % (key, _encode(value))

@@ -38,6 +38,7 @@ class Worker:
         self.config = config
         self.adapter = adapter
         self.origin = Origin.parse(config.url)
+        self.host_field = self.origin.authority.encode()
         self.endpoint = Endpoint(config.url, config.api_key, config.admin_key)
         self.node = config.node or self.origin.host
         self.info: EngineInfo | None = None

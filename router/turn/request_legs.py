@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from random import Random
 
 import msgspec
 
 from costmodel.values import Role
-from engine_adapters.base import Edit, EngineAdapter
+from engine_adapters.base import Edit
 from engine_adapters.sglang.rooms import fresh_room
 from router.body.splice import splice
 from router.errors import EngineError
@@ -16,6 +17,7 @@ from router.turn.legs import Leg
 from router.turn.place import Placement
 from router.turn.turn import Turn
 from router.wire.head import Header, build_head
+from router.wire.request import HotRequest
 
 _CLIENT_KEY_HEADERS = frozenset((b"authorization", b"x-api-key"))
 
@@ -27,23 +29,25 @@ def build_legs(
 
     Raises EngineError when the prefill worker's bootstrap port is not known yet.
     """
+    scanned = turn.scanned
     edit = Edit(
         turn.request.path,
-        turn.scanned.stream,
+        scanned.stream,
         rid,
         prefill_dp_rank=_rank(placement.prefill, placement.prefill_rank),
         decode_dp_rank=_rank(placement.decode, placement.decode_rank),
-        want_usage=not turn.scanned.asks_usage,
-        stream_options=turn.scanned.stream_options,
+        want_usage=scanned.stream and not scanned.asks_usage,
+        stream_options=scanned.stream_options,
     )
     if not placement.disaggregated:
-        return [_leg(turn, placement.prefill, edit, hide_client_key, override)]
-    prefill_edit = _pair_edit(edit, placement, rng)
-    decode_edit = msgspec.structs.replace(prefill_edit, leg=Role.DECODE)
-    return [
-        _leg(turn, placement.prefill, prefill_edit, hide_client_key, override),
-        _leg(turn, placement.decode, decode_edit, hide_client_key, override),
-    ]
+        return [_leg(turn, placement.prefill, edit, _body(turn, edit, override), hide_client_key)]
+    edit = _pair_edit(edit, placement, rng)
+    body = _body(turn, edit, override)
+    legs = [_leg(turn, placement.prefill, edit, body, hide_client_key)]
+    if edit.prefill_dp_rank is not None or edit.decode_dp_rank is not None:  # only ranks tell the two bodies apart
+        edit = msgspec.structs.replace(edit, leg=Role.DECODE)
+        body = _body(turn, edit, override)
+    return [*legs, _leg(turn, placement.decode, edit, body, hide_client_key)]
 
 
 def _pair_edit(edit: Edit, placement: Placement, rng: Random) -> Edit:
@@ -60,38 +64,39 @@ def _pair_edit(edit: Edit, placement: Placement, rng: Random) -> Edit:
     )
 
 
-def _leg(turn: Turn, worker: Worker, edit: Edit, hide_client_key: bool, override: bytes) -> Leg:
-    members = b",".join(part for part in (worker.adapter.members(edit), override) if part)
-    parts = splice(turn.request.body, members)
+def _body(turn: Turn, edit: Edit, override: bytes) -> list[bytes | memoryview]:
+    members = turn.pool.adapter.members(edit)
+    if override:
+        members = members + b"," + override if members else override
+    return splice(turn.request.body, members)
+
+
+def _leg(turn: Turn, worker: Worker, edit: Edit, body: list[bytes | memoryview], hide_client_key: bool) -> Leg:
+    request, adapter, key = turn.request, worker.adapter, worker.config.api_key
+    added: list[Header] = list(adapter.headers(edit))
+    if key:
+        added.append((b"authorization", b"Bearer " + key.encode()))
     head = build_head(
         b"POST",
-        _target(turn),
-        worker.origin.authority.encode(),
-        turn.request.headers,
-        sum(map(len, parts)),
-        drop=_dropped(worker, worker.adapter, hide_client_key),
-        add=_added(worker, edit),
+        _target(request),
+        worker.host_field,
+        request.headers,
+        sum(map(len, body)),
+        # A client may not override the body by header; its key goes on only where neither gateway nor worker has one.
+        drop=_with_keys(adapter.reserved_headers) if hide_client_key or key else adapter.reserved_headers,
+        add=added,
     )
-    return Leg(worker, head, parts)
+    return Leg(worker, head, body)
 
 
-def _target(turn: Turn) -> bytes:
-    path = turn.request.path.encode()
-    return path + b"?" + turn.request.query if turn.request.query else path
+def _target(request: HotRequest) -> bytes:
+    path = request.path.encode()
+    return path + b"?" + request.query if request.query else path
 
 
-def _dropped(worker: Worker, adapter: EngineAdapter, hide_client_key: bool) -> frozenset[bytes]:
-    """A client may not override the body by header; its key goes on only where neither gateway nor worker has one."""
-    if hide_client_key or worker.config.api_key:
-        return adapter.reserved_headers | _CLIENT_KEY_HEADERS
-    return adapter.reserved_headers
-
-
-def _added(worker: Worker, edit: Edit) -> list[Header]:
-    added = list(worker.adapter.headers(edit))
-    if worker.config.api_key:
-        added.append((b"authorization", b"Bearer " + worker.config.api_key.encode()))
-    return added
+@cache
+def _with_keys(reserved: frozenset[bytes]) -> frozenset[bytes]:
+    return reserved | _CLIENT_KEY_HEADERS
 
 
 def _rank(worker: Worker, rank: int) -> int | None:

@@ -40,8 +40,8 @@ def connection_names(headers: Sequence[Header]) -> Collection[bytes]:
 
 def end_to_end(headers: Sequence[Header], drop: Collection[bytes] = ()) -> list[Header]:
     """A reply's fields without those of the hop and without `drop`. `content-length` stays: it is the message's own."""
-    gone = _union(HOP_BY_HOP, connection_names(headers), drop)
-    return [header for header in headers if header[0] not in gone]
+    gone = _with(HOP_BY_HOP, connection_names(headers))
+    return [header for header in headers if header[0] not in gone and header[0] not in drop]
 
 
 def build_head(
@@ -58,14 +58,14 @@ def build_head(
 
     `drop` names fields (lower case) that are not forwarded besides the hop-by-hop ones. `content_length` None: no body.
     """
-    gone = _union(_OWN_REQUEST_FIELDS, connection_names(headers), drop)
+    gone = _with(_OWN_REQUEST_FIELDS, connection_names(headers))
     lines = [b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method, target, host)]
-    lines += [b"%b: %b\r\n" % header for header in headers if header[0] not in gone]
+    lines += [b"%b: %b\r\n" % header for header in headers if header[0] not in gone and header[0] not in drop]
     if add:
         lines += [b"%b: %b\r\n" % header for header in add]
     lines.append(b"\r\n" if content_length is None else b"content-length: %d\r\n\r\n" % content_length)
     return b"".join(lines)
 
 
-def _union(own: frozenset[bytes], named: Collection[bytes], drop: Collection[bytes]) -> frozenset[bytes]:
-    return own.union(named, drop) if named or drop else own
+def _with(own: frozenset[bytes], named: Collection[bytes]) -> frozenset[bytes]:
+    return own.union(named) if named else own
