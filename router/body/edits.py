@@ -15,6 +15,7 @@ Replies:
 | edit | when |
 |---|---|
 | the usage chunk is dropped, `sglext` is cut out (`strip`) | only where the client had not asked for them |
+| the prompt's log probabilities are added (`logprobs`) | with `echo` and `logprobs` on a pair: only prefill has them |
 | choice indexes, and one id for all chunks | when a request was split into n (`fanout`) |
 
 Header edits are in `router.wire.head`. A client may not set the keys that the first table adds, since some are obeyed by

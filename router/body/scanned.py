@@ -77,6 +77,12 @@ class Scanned(msgspec.Struct, Generic[S]):
         return self.members.return_cached_tokens_details is True
 
     @property
+    def asks_prompt_logprobs(self) -> bool:
+        """`echo` with `logprobs` on completions: the prompt's own log probabilities belong to the reply."""
+        members = self.members
+        return members.echo is True and type(members.logprobs) is int
+
+    @property
     def prompt_cache_key(self) -> str | None:
         key = self.members.prompt_cache_key
         return key if isinstance(key, str) and key else None

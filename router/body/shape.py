@@ -34,6 +34,8 @@ class Members(msgspec.Struct):
     extra_key: Any = UNSET
     lora_path: Any = UNSET
     return_cached_tokens_details: Any = UNSET
+    echo: Any = UNSET
+    logprobs: Any = UNSET
     system: Raw | UnsetType = UNSET
     conversation: Any = UNSET
 

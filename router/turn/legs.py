@@ -1,0 +1,163 @@
+"""The engine's side of one try: sinks that the upstream pool calls with one leg's reply, and that say what it amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from router.dialects.dialect import Dialect, split_blocks
+from router.errors import EngineDied, EngineError, GatewayError
+from router.fleet.worker import Worker
+from router.turn.engine_reply import fault_of, fault_of_event
+from router.turn.observe import StreamObserver
+from router.wire.exchange import Exchange
+from router.wire.head import Header
+from router.wire.sse import EventSplitter
+
+_MAX_WHOLE_REPLY_BYTES = 256 * 1024 * 1024
+
+
+class Leg(msgspec.Struct, frozen=True):
+    """One request to one engine, ready to be sent."""
+
+    worker: Worker
+    head: bytes
+    body: Sequence[bytes | memoryview]
+
+
+class LegReports(Protocol):
+    """What the legs of a try tell it. After `fail` or the end of the reply leg they tell nothing more."""
+
+    dialect: Dialect
+    observer: StreamObserver
+    wants_prefill_reply: bool  # else the prefill leg's reply is thrown away as it comes
+
+    def prefill_done(self, reply: bytes) -> None: ...
+
+    def first_event(self, headers: list[Header]) -> None: ...
+
+    def stream(self, events: bytes) -> None: ...
+
+    def stream_ended(self) -> None: ...
+
+    def reply_complete(self, status: int, headers: list[Header], body: bytes) -> None: ...
+
+    def fail(self, error: GatewayError, worker: Worker) -> None: ...
+
+
+class ReplyLeg:
+    """The leg whose reply the client gets: decode's, or a unified worker's."""
+
+    __slots__ = ("_bytes", "_headers", "_parts", "_reports", "_status", "_streaming", "_worker", "exchange")
+
+    def __init__(self, reports: LegReports, worker: Worker) -> None:
+        self.exchange: Exchange | None = None
+        self._reports = reports
+        self._worker = worker
+        self._status = 0
+        self._headers: list[Header] = []
+        self._streaming = False
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    def on_head(self, status: int, headers: list[Header]) -> None:
+        self._status = status
+        self._headers = headers
+        self._streaming = status == 200 and is_event_stream(headers)
+
+    def on_body(self, data: bytes) -> None:
+        if self._streaming:
+            self._on_events(data)
+            return
+        self._bytes += len(data)
+        self._parts.append(data)
+        if self._bytes > _MAX_WHOLE_REPLY_BYTES:
+            self._fail(EngineDied(f"{self._worker.worker_id}: reply above {_MAX_WHOLE_REPLY_BYTES} bytes"))
+
+    def on_end(self) -> None:
+        if not self._streaming:
+            self._on_whole(b"".join(self._parts))
+        elif self._reports.observer.ended:
+            self._reports.stream_ended()
+        else:
+            self._fail(EngineDied(f"{self._worker.worker_id} ended its stream without an end marker"))
+
+    def on_error(self, error: EngineError) -> None:
+        self._fail(error)
+
+    def _on_whole(self, body: bytes) -> None:
+        if 200 <= self._status < 300:
+            self._reports.reply_complete(self._status, self._headers, body)
+        else:
+            self._fail(fault_of(self._status, self._headers, body, self._worker.worker_id))
+
+    def _on_events(self, data: bytes) -> None:
+        reports = self._reports
+        observer = reports.observer
+        started = observer.started
+        try:
+            events = observer.feed(data)
+        except EngineDied as error:  # an event above the bound
+            self._fail(error)
+            return
+        if observer.error_event is not None:
+            self._fail(fault_of_event(observer.error_event, self._worker.worker_id, reports.dialect))
+        elif events:
+            if not started:
+                reports.first_event(self._headers)
+            reports.stream(events)
+
+    def _fail(self, error: GatewayError) -> None:
+        self._reports.fail(error, self._worker)
+
+
+class PrefillLeg:
+    """The prefill leg of a pair: consumed, but a failure of it is the failure of the try."""
+
+    __slots__ = ("_headers", "_parts", "_reports", "_splitter", "_status", "_streaming", "_worker", "exchange")
+
+    def __init__(self, reports: LegReports, worker: Worker) -> None:
+        self.exchange: Exchange | None = None
+        self._reports = reports
+        self._worker = worker
+        self._status = 0
+        self._headers: list[Header] = []
+        self._streaming = False
+        self._splitter = EventSplitter()
+        self._parts: list[bytes] = []
+
+    def on_head(self, status: int, headers: list[Header]) -> None:
+        self._status = status
+        self._headers = headers
+        self._streaming = status == 200 and is_event_stream(headers)
+
+    def on_body(self, data: bytes) -> None:
+        if self._status != 200 or self._reports.wants_prefill_reply:
+            self._parts.append(data)
+        if self._streaming:
+            self._look_for_error(data)
+
+    def on_end(self) -> None:
+        body = b"".join(self._parts)
+        if self._status == 200:
+            self._reports.prefill_done(body)
+        else:
+            self._reports.fail(fault_of(self._status, self._headers, body, self._worker.worker_id), self._worker)
+
+    def on_error(self, error: EngineError) -> None:
+        self._reports.fail(error, self._worker)
+
+    def _look_for_error(self, data: bytes) -> None:
+        dialect = self._reports.dialect
+        events = self._splitter.feed(data)
+        if not dialect.may_hold_error(events):
+            return
+        error = next((event for event in split_blocks(events) if dialect.is_error(event)), None)
+        if error is not None:
+            self._reports.fail(fault_of_event(error, self._worker.worker_id, dialect), self._worker)
+
+
+def is_event_stream(headers: list[Header]) -> bool:
+    return any(name == b"content-type" and b"event-stream" in value for name, value in headers)
