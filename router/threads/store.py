@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator
 from itertools import islice
 
-import msgspec
 import xxhash
 
 from costmodel.values import WorkerKey
@@ -22,29 +20,12 @@ from router.threads.canon import canonical_message
 from router.threads.estimate import Estimator, blend
 from router.threads.keys import ThreadHints
 from router.threads.lineage import State, Tracer, link, signed
+from router.threads.match import Match, Prompt, recent, recognise
 from router.threads.sighting import Kind, Sighting, TokenCounts
 from router.threads.thread import Group, Thread
 
 _UNSIGNED = (1 << 64) - 1
 _ID_MASK = (1 << 48) - 1
-_SIBLINGS = 64  # threads of one session that are looked at for one request
-
-
-class _Prompt(msgspec.Struct, frozen=True):
-    """A request's whole lineage, and the deepest position that some thread has, with that thread."""
-
-    digests: array[int]
-    sizes: array[int]
-    fixed: int
-    media: bool
-    known: int  # positions
-    owner: Thread | None
-
-
-class _Match(msgspec.Struct, frozen=True):
-    kind: Kind
-    thread: Thread | None  # the one that goes on
-    origin: Thread | None  # the one that a new thread comes from
 
 
 class ThreadStore:
@@ -78,7 +59,7 @@ class ThreadStore:
     def observe(self, scanned: Scanned[State], hints: ThreadHints, now_ms: float) -> Sighting:
         """Recognise a request and remember it. Concurrent requests see each other at once."""
         prompt = self._prompt(scanned)
-        match = self._match(prompt, hints, now_ms)
+        match = recognise(prompt, hints, self._groups.get(hints.key or ""), self._resume_gap_ms, now_ms)
         thread = match.thread
         if thread is None:
             thread = self._begin(prompt, match, hints, scanned.model, now_ms)
@@ -95,7 +76,7 @@ class ThreadStore:
     def look(self, scanned: Scanned[State], hints: ThreadHints, now_ms: float) -> Sighting:
         """What `observe` would say, without remembering the request."""
         prompt = self._prompt(scanned)
-        match = self._match(prompt, hints, now_ms)
+        match = recognise(prompt, hints, self._groups.get(hints.key or ""), self._resume_gap_ms, now_ms)
         thread = match.thread or self._named(prompt, match, hints, scanned.model, now_ms)
         idle_ms = max(now_ms - thread.seen_ms, 0.0)
         return self._sighting(thread, match, prompt, scanned, idle_ms, False)
@@ -135,7 +116,7 @@ class ThreadStore:
             thread.blocks, thread.block_tokens = blocks, block_tokens
             self._evict(thread)
 
-    def _prompt(self, scanned: Scanned[State]) -> _Prompt:
+    def _prompt(self, scanned: Scanned[State]) -> Prompt:
         """Trace the request; where only its end was parsed, its beginning comes from a thread that has it."""
         lineage = self._tracer.trace(scanned)
         base = lineage.base.positions
@@ -160,37 +141,13 @@ class ThreadStore:
                 owner, known = found, base + position + 2
                 break
         fixed = len(digests) if lineage.open_from is None else lineage.open_from
-        return _Prompt(digests, sizes, fixed, lineage.media, known, owner)
+        return Prompt(digests, sizes, fixed, lineage.media, known, owner)
 
     def _owner_at(self, digest: int, position: int) -> Thread | None:
         owner = self._owners.get(digest)
         return owner if owner is not None and len(owner.digests) > position and owner.digests[position] == digest else None
 
-    def _match(self, prompt: _Prompt, hints: ThreadHints, now_ms: float) -> _Match:
-        owner, digests = prompt.owner, prompt.digests
-        group = self._groups.get(hints.key) if hints.key is not None else None
-        if owner is not None and _continues(owner, prompt) and self._answers_to(owner, hints.key):
-            return self._going_on(owner, digests, now_ms)
-        if group is not None and (own := _best(group, hints, digests)) is not None:
-            return self._going_on(own, digests, now_ms)
-        before = _rewritten(group, hints, digests) if group is not None and hints.names_thread else None
-        if before is not None and (before.epoch != hints.epoch or prompt.sizes[-1] < before.sizes[-1]):
-            return _Match(Kind.COMPACTED, None, before)
-        if owner is not None and _leaves(owner, prompt):
-            return _Match(Kind.FORK, None, owner)
-        return _Match(Kind.NEW, None, None) if before is None else _Match(Kind.COMPACTED, None, before)
-
-    def _answers_to(self, thread: Thread, key: str | None) -> bool:
-        """A request without a key may continue any thread, a nameless thread takes the first name that no other has."""
-        return key is None or thread.key == key or (thread.key is None and key not in self._groups)
-
-    def _going_on(self, thread: Thread, digests: array[int], now_ms: float) -> _Match:
-        if thread.equals(digests):
-            return _Match(Kind.RETRY, thread, None)
-        idle = now_ms - thread.seen_ms > self._resume_gap_ms
-        return _Match(Kind.RESUMED if idle else Kind.CONTINUED, thread, None)
-
-    def _go_on(self, thread: Thread, prompt: _Prompt, kind: Kind, now_ms: float) -> bool:
+    def _go_on(self, thread: Thread, prompt: Prompt, kind: Kind, now_ms: float) -> bool:
         """Extend a thread by a request. Whether the part after its last one begins with the predicted reply."""
         fixed, digests = thread.fixed, prompt.digests
         before = thread.cost_bytes
@@ -216,7 +173,7 @@ class ThreadStore:
         self._groups[key] = thread.group
         thread.group.keys.append(key)
 
-    def _begin(self, prompt: _Prompt, match: _Match, hints: ThreadHints, model: str, now_ms: float) -> Thread:
+    def _begin(self, prompt: Prompt, match: Match, hints: ThreadHints, model: str, now_ms: float) -> Thread:
         thread = self._named(prompt, match, hints, model, now_ms)
         if match.kind is Kind.COMPACTED and match.origin is not None:
             match.origin.successors += 1
@@ -231,7 +188,7 @@ class ThreadStore:
         self._bytes += thread.cost_bytes
         return thread
 
-    def _named(self, prompt: _Prompt, match: _Match, hints: ThreadHints, model: str, now_ms: float) -> Thread:
+    def _named(self, prompt: Prompt, match: Match, hints: ThreadHints, model: str, now_ms: float) -> Thread:
         """A new thread, not yet remembered."""
         origin = match.origin
         thread_id = self._free_id(prompt, match, hints)
@@ -248,7 +205,7 @@ class ThreadStore:
             thread.parent = self._spawner(hints, group)
         return thread
 
-    def _free_id(self, prompt: _Prompt, match: _Match, hints: ThreadHints) -> str:
+    def _free_id(self, prompt: Prompt, match: Match, hints: ThreadHints) -> str:
         """Of a thread key the same in every gateway and after a restart, as long as its head stays; else of the request."""
         if match.kind is Kind.COMPACTED and match.origin is not None:
             stem, _, epoch = match.origin.id.partition(".")
@@ -272,7 +229,7 @@ class ThreadStore:
     def _spawner(self, hints: ThreadHints, group: Group) -> str | None:
         """The thread that spawned a new one: named by the client, or the first of a session whose threads share one key."""
         if hints.parent is not None:
-            return next((thread.id for thread in _recent(group) if thread.key == hints.parent), None)
+            return next((thread.id for thread in recent(group) if thread.key == hints.parent), None)
         return group.root if group.threads and not hints.names_thread else None
 
     def _own(self, thread: Thread, start: int) -> None:
@@ -302,7 +259,7 @@ class ThreadStore:
                     del self._groups[key]
 
     def _sighting(
-        self, thread: Thread, match: _Match, prompt: _Prompt, scanned: Scanned[State], idle_ms: float, reply_known: bool
+        self, thread: Thread, match: Match, prompt: Prompt, scanned: Scanned[State], idle_ms: float, reply_known: bool
     ) -> Sighting:
         tokens = TokenCounts(prompt.sizes, thread.tokens_per_byte or thread.rates.tokens_per_byte)
         output = thread.output_tokens or thread.rates.output_tokens
@@ -330,45 +287,6 @@ class ThreadStore:
             thread.blocks,
             thread.block_tokens,
         )
-
-
-def _continues(thread: Thread, prompt: _Prompt) -> bool:
-    """Whether the deepest known position is where the thread stopped."""
-    return thread.begins(prompt.digests) or thread.equals(prompt.digests)
-
-
-def _leaves(thread: Thread, prompt: _Prompt) -> bool:
-    """Whether a lineage has the thread's first request in common. Less is a shared preamble, and exactly that is the same
-    question asked again."""
-    known = prompt.known
-    return known > 1 and known > thread.first_end + (known == len(prompt.digests))
-
-
-def _recent(group: Group) -> Iterator[Thread]:
-    """The session's threads, most recently used first; a client that gives all of its threads one key must not cost more."""
-    return islice(reversed(group.threads.values()), _SIBLINGS)
-
-
-def _best(group: Group, hints: ThreadHints, digests: array[int]) -> Thread | None:
-    """The thread of this key that a lineage continues the furthest, though another session may have had the same since."""
-    best: Thread | None = None
-    for thread in _recent(group):
-        if thread.key != hints.key:
-            continue
-        if thread.equals(digests):
-            return thread
-        if thread.begins(digests) and (best is None or thread.fixed > best.fixed):
-            best = thread
-    return best
-
-
-def _rewritten(group: Group, hints: ThreadHints, digests: array[int]) -> Thread | None:
-    """The thread that the client calls by the same name, when a request that does not continue it has the same tools and
-    system prompt. Calls without either (titles, summaries) are alike in nothing but their model."""
-    for thread in _recent(group):
-        if thread.key == hints.key and thread.digests[0] == digests[0]:
-            return thread if thread.sizes[0] else None
-    return None
 
 
 def _predict(thread: Thread, reply_message: bytes) -> int | None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.body.splice import splice
@@ -52,6 +52,7 @@ values = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(st.dictionaries(keys, values), st.sampled_from([None, 1]), st.sampled_from(["", " ", "\n\t \r"]))
 def test_the_object_gains_exactly_the_members(value: dict[str, object], indent: int | None, trailing: str) -> None:
     body = (json.dumps(value, indent=indent) + trailing).encode()
