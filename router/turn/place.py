@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Set as AbstractSet
 from random import Random
 
@@ -46,10 +47,14 @@ def place(
     rng: Random,
     explain: bool = False,
 ) -> Placement:
-    """Choose workers for `turn`, never one of `failed`. Raises NoWorker naming the role that is missing."""
+    """Choose workers for `turn`, never one of `failed`. Raises NoWorker naming the role that is missing.
+
+    `explain` is a dry run with every alternative: what the policy remembers of its decisions stays as it was.
+    """
     fleet = snapshot(pool, residencies, failed=failed, now_ms=now_ms)
     _require(pool, fleet, failed)
-    decision = pool.policy.decide(turn, fleet, now_ms, rng, explain)
+    policy = copy.deepcopy(pool.policy) if explain else pool.policy
+    decision = policy.decide(turn, fleet, now_ms, rng, explain)
     workers = pool.workers
     return Placement(decision, workers[decision.chosen.prefill.worker_id], workers[decision.chosen.decode.worker_id])
 

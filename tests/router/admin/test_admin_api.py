@@ -1,0 +1,144 @@
+"""The API around the hot path, on a gateway whose workers were never reached."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from engine_adapters.base import EngineInfo
+from router.app import build_app, build_routes
+from router.config.load import parse_config
+from router.gateway import Gateway
+
+DOCS = Path(__file__).parents[3] / "docs"
+POOL = """
+pools:
+  - prefill: [{url: 'http://127.0.0.1:1', name: p0}, {url: 'http://127.0.0.1:2', name: p1}]
+    decode: [{url: 'http://127.0.0.1:3', name: d0}]
+"""
+
+
+def make_gateway(text: str = POOL) -> Gateway:
+    return Gateway(parse_config(text, "test", {}), lambda: 1000.0, random.Random(1))
+
+
+def client_of(gateway: Gateway, host: str = "127.0.0.1") -> httpx.AsyncClient:
+    app = build_app(gateway, build_routes(gateway))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(host, 1)), base_url="http://gateway")
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Gateway]:
+    made = make_gateway()
+    yield made
+    await made.close()
+
+
+def make_ready(gateway: Gateway) -> None:
+    for worker in gateway.fleet.workers:
+        worker.discovered(EngineInfo("sglang test", ("tiny",), page_size=16, bootstrap_port=9000, role=worker.role))
+    for pool in gateway.fleet.pools.values():
+        pool.name_models()
+
+
+async def test_ready_needs_a_prefill_and_a_decode_worker(gateway):
+    async with client_of(gateway) as client:
+        assert (await client.get("/healthz")).status_code == 200
+        refused = await client.get("/readyz")
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+        make_ready(gateway)
+        gateway.fleet.drain("d0")
+        assert (await client.get("/readyz")).status_code == 503
+        gateway.fleet.find("d0")[1].discovered(EngineInfo("x", ("tiny",)))
+        assert (await client.get("/readyz")).status_code == 503, "discovery does not undo a drain"
+
+
+async def test_workers_are_listed_added_drained_and_removed(gateway):
+    make_ready(gateway)
+    async with client_of(gateway) as client:
+        rows = (await client.get("/admin/workers")).json()["workers"]
+        assert [(row["id"], row["role"], row["state"]) for row in rows] == [
+            ("p0", "prefill", "ready"),
+            ("p1", "prefill", "ready"),
+            ("d0", "decode", "ready"),
+        ]
+        worker = {"url": "http://127.0.0.1:4", "name": "d1"}
+        added = await client.post("/admin/workers", json={"role": "decode", "worker": worker})
+        assert (added.status_code, added.json()["state"]) == (201, "starting")
+        again = await client.post("/admin/workers", json={"role": "decode", "worker": worker})
+        assert again.status_code == 400
+        assert "already here" in again.json()["error"]["message"]
+        wrong = await client.post("/admin/workers", json={"role": "unified", "worker": worker | {"name": "x"}})
+        assert "prefill or decode" in wrong.json()["error"]["message"]
+        assert (await client.post("/admin/workers/p0/drain")).json()["state"] == "draining"
+        assert (await client.delete("/admin/workers/d1")).json()["removed"]
+        gone = await client.delete("/admin/workers/d1")
+        assert (gone.status_code, gone.json()["error"]["param"]) == (400, "worker_id")
+
+
+async def test_the_policy_is_validated_and_replaced_as_a_whole(gateway):
+    async with client_of(gateway) as client:
+        assert (await client.get("/admin/policy")).json()["name"] == "cost"
+        verdict = (await client.post("/admin/policy/validate", json={"name": "cost", "near_tie": 1})).json()
+        assert verdict == {"valid": False, "errors": ["body: near_tie: unknown key"]}
+        refused = await client.put("/admin/policy", json={"name": "best"})
+        assert refused.status_code == 400
+        assert gateway.fleet.policy_config.name == "cost"
+        assert (await client.put("/admin/policy", json={"name": "round_robin"})).json()["name"] == "round_robin"
+        assert all(pool.policy.name == "round_robin" for pool in gateway.fleet.pools.values())
+
+
+async def test_explain_shows_every_pair_and_changes_nothing(gateway):
+    make_ready(gateway)
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "x" * 4000}]}
+    async with client_of(gateway) as client:
+        answers = [(await client.post("/admin/explain", json=body)).json() for _ in range(2)]
+        assert answers[0] == answers[1]
+        assert answers[0]["kind"] == "new"
+        assert answers[0]["chosen"]["terms"]["compute_ms"] > 0
+        assert [other["worker"] for other in answers[0]["others"]]
+        assert answers[0]["reason"]
+        assert (await client.get("/admin/threads")).json()["count"] == 0
+        unknown = await client.post("/admin/explain", json=body | {"model": "nope"})
+        assert unknown.status_code == 404
+        assert unknown.json()["error"]["code"] == "model_not_found"
+        elsewhere = await client.post("/admin/explain", params={"path": "/v2"}, json=body)
+        assert elsewhere.json()["error"]["param"] == "path"
+
+
+async def test_without_a_token_admin_answers_loopback_only(gateway):
+    async with client_of(gateway, host="10.1.2.3") as client:
+        refused = await client.get("/admin/workers")
+        assert refused.status_code == 401
+        assert "auth.admin_token" in refused.json()["error"]["message"]
+        assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_with_a_token_everybody_needs_it():
+    gateway = make_gateway(POOL + "auth: {admin_token: secret, api_keys: [client]}")
+    async with client_of(gateway, host="10.1.2.3") as client:
+        for headers in ({}, {"authorization": "Bearer client"}, {"authorization": "Bearer secre"}):
+            assert (await client.get("/admin/workers", headers=headers)).status_code == 401
+        assert (await client.get("/admin/workers", headers={"authorization": "Bearer secret"})).status_code == 200
+        assert (await client.get("/v1/models")).status_code == 401
+        assert (await client.get("/v1/models", headers={"x-api-key": "client"})).json()["object"] == "list"
+    await gateway.close()
+
+
+async def test_unknown_paths_answer_in_a_shape_that_clients_read(gateway):
+    async with client_of(gateway) as client:
+        missing = await client.get("/v1/nothing")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "path_not_served")
+
+
+async def test_every_metric_is_documented(gateway):
+    async with client_of(gateway) as client:
+        text = (await client.get("/metrics")).text
+    shown = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+    documented = set(re.findall(r"^\| `(\w+)`", (DOCS / "metrics.md").read_text(), re.MULTILINE))
+    assert {name for name in shown if not name.endswith("_created")} == documented
