@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,16 +82,30 @@ async def listening(app: Any) -> AsyncIterator[int]:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         config = uvicorn.Config(app, http=EmulatorProtocol, lifespan="off", ws="none", log_level="critical")
-        server = uvicorn.Server(config)
-        server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
+        server = _Server(config)
         task = asyncio.create_task(server.serve(sockets=[bound]))
         try:
-            while not server.started:
-                await asyncio.sleep(0.005)
+            await server.up.wait()
             yield bound.getsockname()[1]
         finally:
             server.should_exit = server.force_exit = True
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()  # as the end of a process does
             await task
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # the test's own loop keeps its signals
 
 
 @asynccontextmanager
