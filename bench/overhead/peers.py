@@ -91,12 +91,12 @@ def _workers(ports: tuple[int, ...]) -> list[dict[str, str]]:
 
 def _rival(kind: str, ports: Ports, pd: bool) -> list[str]:
     try:
-        folder = engine_bin("rivals")
+        python = str(engine_bin("rivals") / "python")  # both install a command called smg: modules are not mixed up
     except EngineNotInstalled as error:
         raise NotThere(str(error)) from error
     programs = {
-        "smg": [str(folder / "smg"), "launch"],
-        "sglang-router": [str(folder / "python"), "-m", "sglang_router.launch_router"],
+        "smg": [python, "-m", "smg", "launch"],
+        "sglang-router": [python, "-m", "sglang_router.launch_router"],
     }
     options = ["--host", HOST, "--port", str(ports.router), "--prometheus-host", HOST, "--prometheus-port", str(ports.metrics)]
     options += ["--worker-startup-check-interval", "1", "--policy", "cache_aware", "--log-level", "warn"]
