@@ -47,10 +47,10 @@ class LegReports(Protocol):
     def fail(self, error: GatewayError, worker: Worker) -> None: ...
 
 
-class ReplyLeg:
-    """The leg whose reply the client gets: decode's, or a unified worker's."""
+class _EngineLeg:
+    """What both legs have: where the reply came from and how it began. `exchange` is set once the request was sent."""
 
-    __slots__ = ("_bytes", "_headers", "_parts", "_reports", "_status", "_streaming", "_worker", "exchange")
+    __slots__ = ("_headers", "_parts", "_reports", "_status", "_streaming", "_worker", "exchange")
 
     def __init__(self, reports: LegReports, worker: Worker) -> None:
         self.exchange: Exchange | None = None
@@ -59,13 +59,34 @@ class ReplyLeg:
         self._status = 0
         self._headers: list[Header] = []
         self._streaming = False
-        self._parts: list[bytes] = []
-        self._bytes = 0
+        self._parts: list[bytes] = []  # of a whole reply, or of an error
 
     def on_head(self, status: int, headers: list[Header]) -> None:
         self._status = status
         self._headers = headers
         self._streaming = status == 200 and is_event_stream(headers)
+
+    def on_error(self, error: EngineError) -> None:
+        self._fail(error)
+
+    def _fail(self, error: GatewayError) -> None:
+        self._reports.fail(error, self._worker)
+
+    def _fail_by_status(self, body: bytes) -> None:
+        self._fail(fault_of(self._status, self._headers, body, self._worker.worker_id))
+
+    def _fail_by_event(self, event: bytes) -> None:
+        self._fail(fault_of_event(event, self._worker.worker_id, self._reports.dialect))
+
+
+class ReplyLeg(_EngineLeg):
+    """The leg whose reply the client gets: decode's, or a unified worker's."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, reports: LegReports, worker: Worker) -> None:
+        super().__init__(reports, worker)
+        self._bytes = 0
 
     def on_body(self, data: bytes) -> None:
         if self._streaming:
@@ -84,14 +105,11 @@ class ReplyLeg:
         else:
             self._fail(EngineDied(f"{self._worker.worker_id} ended its stream without an end marker"))
 
-    def on_error(self, error: EngineError) -> None:
-        self._fail(error)
-
     def _on_whole(self, body: bytes) -> None:
         if 200 <= self._status < 300:
             self._reports.reply_complete(self._status, self._headers, body)
         else:
-            self._fail(fault_of(self._status, self._headers, body, self._worker.worker_id))
+            self._fail_by_status(body)
 
     def _on_events(self, data: bytes) -> None:
         reports = self._reports
@@ -103,35 +121,21 @@ class ReplyLeg:
             self._fail(error)
             return
         if observer.error_event is not None:
-            self._fail(fault_of_event(observer.error_event, self._worker.worker_id, reports.dialect))
+            self._fail_by_event(observer.error_event)
         elif events:
             if not started:
                 reports.first_event(self._headers)
             reports.stream(events)
 
-    def _fail(self, error: GatewayError) -> None:
-        self._reports.fail(error, self._worker)
 
-
-class PrefillLeg:
+class PrefillLeg(_EngineLeg):
     """The prefill leg of a pair: consumed, but a failure of it is the failure of the try."""
 
-    __slots__ = ("_headers", "_parts", "_reports", "_splitter", "_status", "_streaming", "_worker", "exchange")
+    __slots__ = ("_splitter",)
 
     def __init__(self, reports: LegReports, worker: Worker) -> None:
-        self.exchange: Exchange | None = None
-        self._reports = reports
-        self._worker = worker
-        self._status = 0
-        self._headers: list[Header] = []
-        self._streaming = False
+        super().__init__(reports, worker)
         self._splitter = EventSplitter()
-        self._parts: list[bytes] = []
-
-    def on_head(self, status: int, headers: list[Header]) -> None:
-        self._status = status
-        self._headers = headers
-        self._streaming = status == 200 and is_event_stream(headers)
 
     def on_body(self, data: bytes) -> None:
         if self._status != 200 or self._reports.wants_prefill_reply:
@@ -144,10 +148,7 @@ class PrefillLeg:
         if self._status == 200:
             self._reports.prefill_done(body)
         else:
-            self._reports.fail(fault_of(self._status, self._headers, body, self._worker.worker_id), self._worker)
-
-    def on_error(self, error: EngineError) -> None:
-        self._reports.fail(error, self._worker)
+            self._fail_by_status(body)
 
     def _look_for_error(self, data: bytes) -> None:
         dialect = self._reports.dialect
@@ -156,7 +157,7 @@ class PrefillLeg:
             return
         error = next((event for event in split_blocks(events) if dialect.is_error(event)), None)
         if error is not None:
-            self._reports.fail(fault_of_event(error, self._worker.worker_id, dialect), self._worker)
+            self._fail_by_event(error)
 
 
 def is_event_stream(headers: list[Header]) -> bool:
