@@ -69,20 +69,27 @@ class Ledger:
         self._reported_ms = now_ms
 
     def load(self, now_ms: float, ms_per_token: float) -> Load:
-        """The engine's report and the own bookings overlap, so the larger of the two counts, never their sum."""
+        """The engine's report and the own bookings overlap, so the larger of the two counts, never their sum.
+
+        What a report found waiting is worked off like a booking: polls are a second apart, and a long prompt that was waiting
+        then must not drive its own next turn away.
+        """
         queued = self._queued_tokens(now_ms, ms_per_token) if self._computing else 0.0
         report = self._report
         if report is None:
             return Load(queued, len(self._decoding), max(0, len(self._computing) - 1))
-        waiting, running, decoding = report.waiting_uncached_tokens or 0, report.running_requests, len(self._decoding)
+        age_ms, running, decoding = now_ms - self._reported_ms, report.running_requests, len(self._decoding)
+        waiting = report.waiting_uncached_tokens or 0.0
+        if waiting and ms_per_token > 0:
+            waiting = max(0.0, waiting - age_ms / ms_per_token)
         return Load(
-            queued if queued > waiting else float(waiting),
+            max(waiting, queued),
             max(decoding, running),
             report.waiting_requests,
             report.kv_tokens_used,
             report.kv_tokens_capacity,
             report.max_running_requests,
-            now_ms - self._reported_ms,
+            age_ms,
         )
 
     def _queued_tokens(self, now_ms: float, ms_per_token: float) -> float:

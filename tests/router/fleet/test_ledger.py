@@ -30,8 +30,17 @@ def test_a_report_and_the_own_bookings_are_not_added_up():
     assert load.queued_uncached_tokens == pytest.approx(1000)
     assert (load.running_requests, load.waiting_requests, load.kv_tokens_capacity) == (2, 1, 100)
     ledger.settle_prefill(1, 6)
-    assert ledger.load(7, 0.1).queued_uncached_tokens == 700
+    assert ledger.load(7, 0.1).queued_uncached_tokens == pytest.approx(680)
     assert ledger.load(9, 0.1).age_ms == 4
+
+
+def test_what_a_report_found_waiting_is_worked_off_too():
+    ledger = Ledger()
+    ledger.reported(LoadReport(0, 0, 1, waiting_uncached_tokens=9_000), 0)
+    assert ledger.load(0, 0.1).queued_uncached_tokens == 9_000
+    assert ledger.load(400, 0.1).queued_uncached_tokens == pytest.approx(5_000)
+    assert ledger.load(950, 0.1).queued_uncached_tokens == 0
+    assert ledger.load(950, 0.0).queued_uncached_tokens == 9_000  # no rate, no progress
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.floats(0, 1e6)), max_size=60))
