@@ -75,6 +75,13 @@ class Gateway:
         self.monitor.watch(self.fleet.pools[pool_name], worker)
         return worker
 
+    async def flush_worker(self, worker_id: str, timeout_s: float) -> None:
+        """Empty one engine's cache, and with it what is believed to lie there. AdapterError where that cannot be done."""
+        pool, worker = self.fleet.find(worker_id)
+        await worker.adapter.flush_cache(self.http, worker.endpoint, timeout_s)
+        for key in worker.keys:
+            pool.lineage.clear(key)
+
     async def remove_worker(self, worker_id: str) -> None:
         """Forget a worker at once; turns still running on it finish."""
         _, worker = self.fleet.find(worker_id)

@@ -43,6 +43,9 @@ class OpenAiAdapter:
     async def abort(self, http: httpx.AsyncClient, endpoint: Endpoint, rid: str) -> None:
         """Nothing to send: such a server stops, if at all, when the connection closes."""
 
+    async def flush_cache(self, http: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float) -> None:
+        raise AdapterError(f"{endpoint.url}: a plain OpenAI server cannot be told to empty its cache while it may be serving")
+
     async def healthy(self, http: httpx.AsyncClient, endpoint: Endpoint) -> bool:
         try:
             await read_models(http, endpoint)

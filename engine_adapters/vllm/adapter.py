@@ -52,6 +52,9 @@ class VllmAdapter:
     async def abort(self, http: httpx.AsyncClient, endpoint: Endpoint, rid: str) -> None:
         """Nothing to send: closing the connection is vLLM's abort, and the router closes it."""
 
+    async def flush_cache(self, http: httpx.AsyncClient, endpoint: Endpoint, timeout_s: float) -> None:
+        raise AdapterError(f"{endpoint.url}: vLLM cannot be told to empty its cache while it may be serving")
+
     async def healthy(self, http: httpx.AsyncClient, endpoint: Endpoint) -> bool:
         try:
             await call(http, endpoint, "/health")

@@ -144,6 +144,10 @@ class BlockIndex:
         """A distrusted source keeps its blocks and takes events, but nothing of it is matched."""
         self._sources.set_trust(source, trusted)
 
+    def speaks_for(self, source: WorkerKey) -> bool:
+        """Whether silence about a block means that `source` does not hold it: its events have come and may be believed."""
+        return self._sources.is_trusted(source)
+
     def sweep(self, budget: int) -> bool:
         """Remove emptied sources from up to about `budget` entries (at least one shard); True while there is more to do."""
         while budget > 0 and self._begin_sweep():

@@ -92,6 +92,10 @@ class Sources:
         """A source that has left for good is no longer remembered as distrusted."""
         self._distrusted.discard(source)
 
+    def is_trusted(self, source: WorkerKey) -> bool:
+        bit = self._bits.get(source)
+        return bit is not None and bool(self.trusted >> bit & 1)
+
     def set_trust(self, source: WorkerKey, trusted: bool) -> None:
         bit = self._bits.get(source)
         if trusted:

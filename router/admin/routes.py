@@ -11,11 +11,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Query, Request
 
 from costmodel.values import Role
+from engine_adapters.base import AdapterError
 from router.admin.views import explain_view, pool_index_view, thread_view, worker_view
 from router.auth import sent_key
 from router.config.load import ConfigError, parse_policy
 from router.config.tree import PolicyConfig, Section, WorkerConfig
-from router.errors import BadRequest, Unauthorized
+from router.errors import BadRequest, EngineError, Unauthorized
 from router.gateway import Gateway
 from router.turn.record import record_json
 
@@ -74,6 +75,16 @@ def _add_workers(router: APIRouter, gateway: Gateway) -> None:
     async def drain(worker_id: str) -> dict[str, object]:
         worker = gateway.fleet.drain(worker_id)
         return {"id": worker.worker_id, "state": worker.state, "inflight": worker.inflight}
+
+    @router.post(
+        "/workers/{worker_id}/flush", summary="Empty the engine's cache once it is idle"
+    )
+    async def flush(worker_id: str, timeout_s: Annotated[float, Query(gt=0, le=300)] = 30.0) -> dict[str, object]:
+        try:
+            await gateway.flush_worker(worker_id, timeout_s)
+        except AdapterError as error:
+            raise EngineError(str(error)) from error
+        return {"id": worker_id, "flushed": True}
 
     @router.delete("/workers/{worker_id}", summary="Remove a worker and all that it was known to hold")
     async def remove(worker_id: str) -> dict[str, object]:

@@ -27,10 +27,18 @@ class Located(msgspec.Struct, frozen=True):
 
 
 def locate(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
-    if len(sighting.blocks) and not sighting.multimodal:
-        matches = pool.blocks.match(sighting.blocks, now_ms)
-        tokens = sighting.prompt_tokens
-        return Located({key: to_residency(match, sighting.block_tokens, tokens) for key, match in matches.items()})
+    """By blocks for the workers whose events are followed, by lineage for the others."""
+    lineage = _locate_lineage(pool, sighting, now_ms)
+    if not len(sighting.blocks) or sighting.multimodal:
+        return lineage
+    blocks = pool.blocks
+    residencies = {key: held for key, held in lineage.residencies.items() if not blocks.speaks_for(key)}
+    for key, match in blocks.match(sighting.blocks, now_ms).items():
+        residencies[key] = to_residency(match, sighting.block_tokens, sighting.prompt_tokens)
+    return Located(residencies, lineage.positions)
+
+
+def _locate_lineage(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
     held = pool.lineage.leading(sighting.digests)
     before = sighting.prefill_before
     if before in held and _evicted(pool, before, sighting.placed_ms):
