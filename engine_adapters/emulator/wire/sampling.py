@@ -42,15 +42,17 @@ class Sampling:
         max_tokens: int | None,
         wish: ReplyRequest,
     ) -> tuple[Job, ...]:
-        """One job for each prompt and sample, prompt by prompt. Raises BadRequest as the engine's length checks do."""
+        """One job for each prompt and sample, prompt by prompt. Raises BadRequest when the ids do not fit the batch."""
         rids = _rids(body.get("rid"), len(prompts) * samples)
         made = []
         for number, prompt in enumerate(prompts):
+            refusal = self._refusal(len(prompt), max_tokens)
             limit = self._limit(len(prompt), max_tokens)
             bootstrap = self._bootstrap(body, number)
             for sample in range(samples):
                 index = number * samples + sample
-                plan = plan_reply(_wish_for(wish, prompt, limit, sample), self._style, self._tokenizer)
+                wanted = _wish_for(wish, prompt, limit if refusal is None else 1, sample)
+                plan = plan_reply(wanted, self._style, self._tokenizer)
                 made.append(
                     Job(
                         rid=rids[index],
@@ -62,27 +64,38 @@ class Sampling:
                         extra_key=_nth(body.get("extra_key"), number),
                         bootstrap=bootstrap,
                         samples=samples,
+                        refusal=refusal,
                     )
                 )
         return tuple(made)
 
-    def _limit(self, prompt_tokens: int, max_tokens: int | None) -> int:
+    def _refusal(self, prompt_tokens: int, max_tokens: int | None) -> str | None:
+        """SGLang's length checks."""
         context = self._params.context_tokens
         if prompt_tokens >= context:
-            raise BadRequest(
-                f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens)."
-            )
+            return f"The input ({prompt_tokens} tokens) is longer than the model's context length ({context} tokens)."
         if max_tokens is not None and max_tokens + prompt_tokens > context:
-            raise BadRequest(
+            return (
                 f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested a "
                 f"total of {max_tokens + prompt_tokens} tokens: {prompt_tokens} tokens from the input messages and "
                 f"{max_tokens} tokens for the completion. Please reduce the number of tokens in the input messages or the "
                 "completion to fit within the limit."
             )
-        longest = min(context - 1, self._params.kv_tokens - 1)
-        if prompt_tokens >= longest:
-            raise BadRequest(f"The input ({prompt_tokens} tokens) does not fit into the KV cache ({longest} tokens).")
-        room = max(longest - prompt_tokens - 1, 1)
+        if prompt_tokens >= self._longest - 5:
+            return (
+                f"Input length ({prompt_tokens} tokens) exceeds the maximum allowed length ({self._longest - 5} tokens). Use a "
+                "shorter input or enable --allow-auto-truncate."
+            )
+        return None
+
+    @property
+    def _longest(self) -> int:
+        """Tokens of the longest sequence that context and KV cache allow."""
+        return min(self._params.context_tokens, self._params.kv_tokens) - 1
+
+    def _limit(self, prompt_tokens: int, max_tokens: int | None) -> int:
+        """How many tokens a reply may have."""
+        room = max(self._longest - prompt_tokens - 1, 1)
         return room if max_tokens is None else max(min(max_tokens, room), 1)
 
     def _bootstrap(self, body: Mapping[str, Any], number: int) -> Bootstrap | None:

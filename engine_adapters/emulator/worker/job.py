@@ -33,6 +33,7 @@ class Job(msgspec.Struct, frozen=True):
     extra_key: str | None = None
     bootstrap: Bootstrap | None = None
     samples: int = 1  # jobs of the same prompt
+    refusal: str | None = None  # why the engine will not take it, which is found only after the dialect's own checks
 
 
 class Finish(msgspec.Struct, frozen=True):

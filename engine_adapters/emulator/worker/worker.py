@@ -127,6 +127,8 @@ class Worker:
         return True
 
     def _submit(self, job: Job, queue: OutcomeQueue) -> None:
+        if job.refusal is not None:
+            raise Failure(400, job.refusal, refused=True)
         disaggregated = self.params.role is not EngineRole.UNIFIED
         if disaggregated and job.bootstrap is None:
             raise Failure(

@@ -178,6 +178,31 @@ async def test_images_are_refused_by_a_text_model() -> None:
         assert (reply.status_code, "image_url" in reply.json()["message"]) == (400, True)
 
 
+@pytest.mark.parametrize(
+    ("path", "streamed", "kind"),
+    [
+        (CHAT, 400, "BadRequestError"),
+        ("/v1/messages", 200, "BadRequestError"),
+        ("/v1/responses", 200, "invalid_request_error"),
+        ("/generate", 200, None),
+    ],
+)
+async def test_a_prompt_that_is_too_long_is_refused_in_each_dialect(path: str, streamed: int, kind: str | None) -> None:
+    words = "word " * 100
+    body = {**BODY, "messages": [{"role": "user", "content": words}], "input": words, "text": words}
+    if path == "/v1/responses":
+        body["text"] = None
+    async with unified(msgspec.structs.replace(FAST, context_tokens=64)) as emulated:
+        whole = await emulated.post(path, body)
+        assert whole.status_code == 400
+        assert "longer than the model's context length (64 tokens)" in whole.text
+        told = whole.json()
+        assert kind is None or kind in (told.get("type"), told.get("error", {}).get("type"))
+        stream = await emulated.post(path, {**body, "stream": True})
+        assert stream.status_code == streamed
+        assert "longer than the model's context length (64 tokens)" in stream.text
+
+
 AGENT_TOOLS = [
     {
         "type": "function",
