@@ -8,7 +8,6 @@ request at a time, retraction of the request with the shortest output when decod
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable
 
@@ -28,6 +27,7 @@ from engine_adapters.emulator.model.request import (
     Progress,
     Transferred,
 )
+from engine_adapters.emulator.model.timers import Lane, Timers
 
 
 class EngineModel:
@@ -49,11 +49,10 @@ class EngineModel:
         self._chunked: LiveRequest | None = None
         self._batch: list[LiveRequest] = []  # prefill batch of the current forward; empty during a decode step
         self._forward_end_ms: float | None = None
-        self._timers: list[tuple[float, int, Callable[[float], None]]] = []  # copies under way
-        self._timer_count = 0
+        self._timers = Timers()
+        self._host_lane = Lane()
+        self._transfer_lane = Lane()
         self._events_due = False
-        self._host_link_free_ms = 0.0
-        self._transfer_link_free_ms = 0.0
         self._outcomes: list[Outcome] = []
 
     def __contains__(self, rid: str) -> bool:
@@ -72,13 +71,9 @@ class EngineModel:
         """Take a request. Paired requests wait for `pair` (prefill engine) or `receive` (decode engine)."""
         if request.rid in self._live:
             raise ValueError(f"rid {request.rid} is in use")
-        if (
-            request.prompt_tokens + request.max_new_tokens > self.params.kv_tokens
-            and request.prompt_tokens >= self.params.kv_tokens
-        ):
-            raise ValueError(
-                f"{request.prompt_tokens} prompt tokens do not fit into {self.params.kv_tokens} tokens of KV cache"
-            )
+        capacity = self.cache.device_capacity * self.params.page_tokens
+        if request.prompt_tokens >= capacity:
+            raise ValueError(f"{request.prompt_tokens} prompt tokens do not fit into {capacity} tokens of KV cache")
         stage, queue = self._entry(request)
         live = LiveRequest(request, stage, now_ms)
         self._live[request.rid] = live
@@ -133,17 +128,14 @@ class EngineModel:
 
     def next_event_ms(self) -> float | None:
         """When `advance` has something to do; None while idle."""
-        timer = self._timers[0][0] if self._timers else None
-        if self._forward_end_ms is None or timer is None:
-            return self._forward_end_ms if timer is None else timer
-        return min(self._forward_end_ms, timer)
+        due = [at_ms for at_ms in (self._forward_end_ms, self._timers.next_ms) if at_ms is not None]
+        return min(due, default=None)
 
     def advance(self, now_ms: float) -> list[Outcome]:
         """Do everything due by `now_ms` in order of its time; what happened since the last call, oldest first."""
         while (due := self.next_event_ms()) is not None and due <= now_ms:
-            if self._timers and self._timers[0][0] == due:
-                _, _, action = heapq.heappop(self._timers)
-                action(due)
+            if self._timers.next_ms == due:
+                self._timers.run_next()
             else:
                 self._end_forward(due)
         taken, self._outcomes = self._outcomes, []
@@ -203,7 +195,7 @@ class EngineModel:
                 self._forward_end_ms = now_ms + duration
                 self._start_backups(now_ms)
                 return
-        if self._running and self._grow_running(now_ms):
+        if self._running and self._grow_running(now_ms) and self._forward_end_ms is None:
             duration = self.params.decode_ms(len(self._running))
             self.counters.decoded(len(self._running), duration)
             self._forward_end_ms = now_ms + duration
@@ -242,7 +234,7 @@ class EngineModel:
         limit = (live.fill_tokens - 1) // page  # at least one token is computed
         match = self.cache.match(request.pages[:limit], request.namespace)
         reserve = min(request.max_new_tokens, self.params.admission_output_clip) * self.params.admission_output_ratio
-        running = sum(self._expected_growth(other) for other in self._running)
+        running = sum(self._expected_growth(other) for other in (*self._running, *self._batch))
         locked_anew = match.device_pages - _locked_depth(match.device_node)
         need = (live.fill_tokens + reserve) / page - match.device_pages + locked_anew + running / page
         alone = not self._running and not self._batch
@@ -343,11 +335,9 @@ class EngineModel:
         paired = live.request.paired
         tokens = live.request.prompt_tokens - live.peer_resident if paired else 0
         duration = self.params.transfer_ms(max(tokens, 0)) if paired else 0.0
-        start_ms = max(now_ms, self._transfer_link_free_ms)
-        self._transfer_link_free_ms = start_ms + duration
         if paired:
             self.counters.transferred(max(tokens, 0) * self.params.kv_bytes_per_token, duration)
-        self._at(start_ms + duration, lambda at_ms: self._sent(live, at_ms))
+        self._timers.at(self._transfer_lane.take(now_ms, duration), lambda at_ms: self._sent(live, at_ms))
 
     def _sent(self, live: LiveRequest, now_ms: float) -> None:
         if live.stage is not Stage.SENDING:
@@ -388,7 +378,7 @@ class EngineModel:
                 self._waiting.append(live)
 
     def _admit_received(self, now_ms: float) -> None:
-        """Decode engine: lives whose KV is here join the running batch and say the token that prefill produced."""
+        """Decode engine: requests whose KV is here join the running batch and say the token that prefill produced."""
         while self._waiting and len(self._running) < self.params.max_running:
             live = self._waiting.popleft()
             live.stage = Stage.RUNNING
@@ -401,7 +391,7 @@ class EngineModel:
             self._say(live, now_ms)
 
     def _grow_running(self, now_ms: float) -> bool:
-        """Room for one more token of everyone; without it the live with the shortest output starts over later."""
+        """Room for one more token of everyone; without it the one with the shortest output starts over later."""
         page = self.params.page_tokens
         for live in list(self._running):
             while live.stage is Stage.RUNNING and not live.grow(self.cache, live.computed + 1, page):
@@ -441,8 +431,8 @@ class EngineModel:
         for node in pending:
             if self.cache.begin_backup(node):
                 tokens = len(node.hashes) * self.params.page_tokens
-                self._host_link_free_ms = max(now_ms, self._host_link_free_ms) + self.params.host_write_ms(tokens)
-                self._at(self._host_link_free_ms, self._backup_end(node))
+                done_ms = self._host_lane.take(now_ms, self.params.host_write_ms(tokens))
+                self._timers.at(done_ms, self._backup_end(node))
 
     def _backup_end(self, node: PageNode) -> Callable[[float], None]:
         def end(now_ms: float) -> None:
@@ -451,15 +441,10 @@ class EngineModel:
 
         return end
 
-    def _at(self, when_ms: float, action: Callable[[float], None]) -> None:
-        self._timer_count += 1
-        heapq.heappush(self._timers, (when_ms, self._timer_count, action))
-
 
 _ON_DECODE = frozenset({Stage.RECEIVING, Stage.WAITING, Stage.RUNNING})
-_GHOST = LiveRequest(
-    EngineRequest("", 0, 1, 0, ()), Stage.GONE, 0.0
-)  # keeps the time of a batch whose requests were all aborted
+# It keeps the time of a batch whose requests were all aborted.
+_GHOST = LiveRequest(EngineRequest("", 0, 1, 0, ()), Stage.GONE, 0.0)
 
 
 def _locked_depth(node: PageNode) -> int:
