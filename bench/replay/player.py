@@ -28,8 +28,8 @@ class Played:
 
 
 class Player:
-    """`model` and `max_tokens` replace the recording's. Anthropic `thinking` is left out, since engines refuse it for a model without
-    a reasoning parser. Nothing else of a body is touched here.
+    """`model` and `max_tokens` replace the recording's. Anthropic `thinking` is left out, since engines refuse it for a model
+    without a reasoning parser. Nothing else of a body is touched here.
     """
 
     def __init__(self, client: httpx.Client, model: str, max_tokens: int = 8) -> None:
