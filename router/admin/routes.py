@@ -76,9 +76,7 @@ def _add_workers(router: APIRouter, gateway: Gateway) -> None:
         worker = gateway.fleet.drain(worker_id)
         return {"id": worker.worker_id, "state": worker.state, "inflight": worker.inflight}
 
-    @router.post(
-        "/workers/{worker_id}/flush", summary="Empty the engine's cache once it is idle"
-    )
+    @router.post("/workers/{worker_id}/flush", summary="Empty the engine's cache once it is idle")
     async def flush(worker_id: str, timeout_s: Annotated[float, Query(gt=0, le=300)] = 30.0) -> dict[str, object]:
         try:
             await gateway.flush_worker(worker_id, timeout_s)
