@@ -43,6 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--kv-tokens", type=int, default=524_288, help="tokens that the device cache holds")
     add("--l2-tokens", type=int, default=0, help="tokens that the host cache holds, 0 for none")
     add("--max-running-requests", type=int, default=defaults.max_running, help="requests that decode at once")
+    add("--max-requests", type=int, default=10_000, help="requests that may wait and run, beyond which it answers 503")
     add("--chunked-prefill-size", type=int, default=defaults.chunk_tokens, help="tokens of one prefill batch")
     add("--decode-radix-cache", action="store_true", help="a decode worker keeps a cache and publishes events")
     add("--speed", type=float, default=1.0, help="how many times faster than the engine it imitates")
@@ -81,6 +82,7 @@ def options_of(args: argparse.Namespace) -> WorkerOptions:
         bootstrap_port=args.bootstrap_port,
         served_model_name=args.served_model_name,
         model_folder=args.model_dir,
+        max_requests=args.max_requests,
         api_key=args.api_key,
         admin_key=args.admin_api_key,
         params=params,

@@ -40,7 +40,7 @@ class EngineModel:
     def __init__(self, params: EngineParams) -> None:
         self.params = params
         page = params.page_tokens
-        self.cache = PageCache(params.kv_tokens // page, params.host_kv_tokens // page)
+        self.cache = PageCache(params.kv_tokens // page, params.host_kv_tokens // page, page)
         self.counters = LoadCounters()
         self._live: dict[str, LiveRequest] = {}
         self._waiting: deque[LiveRequest] = deque()

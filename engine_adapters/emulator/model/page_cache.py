@@ -6,6 +6,7 @@ the same hash have the same whole prefix behind them; a run is compared as one s
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -27,10 +28,14 @@ class Match(NamedTuple):
 
 
 class PageCache:
-    """Counts are pages. `private_pages` are those that running requests hold outside the tree."""
+    """Counts are pages. `private_pages` are those that running requests hold outside the tree.
 
-    def __init__(self, device_capacity: int, host_capacity: int = 0) -> None:
+    `page_tokens` is only needed where token ids are given to `insert`: a node keeps those of its own pages.
+    """
+
+    def __init__(self, device_capacity: int, host_capacity: int = 0, page_tokens: int = 1) -> None:
         self.device_capacity = device_capacity
+        self.page_tokens = page_tokens
         self.host_capacity = host_capacity
         self.events: list[PageEvent] = []
         self.to_backup: list[PageNode] = []
@@ -102,7 +107,7 @@ class PageCache:
         while at < len(hashes):
             child = node.children.get(hashes[at])
             if child is None:
-                child = PageNode(node, tuple(hashes[at:]), tokens, at)
+                child = PageNode(node, tuple(hashes[at:]), self._own_tokens(tokens, at, len(hashes)))
                 node.children[hashes[at]] = child
                 shared = len(child.hashes)
             else:
@@ -182,6 +187,12 @@ class PageCache:
     def take_events(self) -> list[PageEvent]:
         taken, self.events = self.events, []
         return taken
+
+    def _own_tokens(self, tokens: Sequence[int] | None, first: int, last: int) -> array[int] | None:
+        """The ids of these pages alone: a node must not keep a whole prompt alive."""
+        if tokens is None:
+            return None
+        return array("I", tokens[first * self.page_tokens : last * self.page_tokens])
 
     def _root(self, namespace: Namespace) -> PageNode:
         root = self._roots.get(namespace)

@@ -36,6 +36,10 @@ class KvPublisher:
         self._publisher: zmq.Socket[bytes] | None = None
         self._replay: asyncio.Task[None] | None = None
 
+    @property
+    def enabled(self) -> bool:
+        return self._ports[0] is not None
+
     async def start(self) -> None:
         """Bind; raises zmq.ZMQError when a port is taken."""
         port, replay_port = self._ports

@@ -134,6 +134,8 @@ class Worker:
             raise Failure(
                 400, f"Invalid request: Disaggregated request received without bootstrap room id. req.rid={job.rid!r}"
             )
+        if len(self.driver.rids) >= self.options.max_requests:
+            raise Failure(503, "The request queue is full.")
         if job.rid in self.driver.model:
             raise Failure(400, f"Duplicate request ID detected: {job.rid}", refused=True)
         try:
@@ -202,7 +204,7 @@ class Worker:
             output_tokens=self._spoken(job),
             max_new_tokens=job.max_tokens,
             pages=pages,
-            tokens=tokens,
+            tokens=tokens if self.publisher.enabled else None,
             namespace=Namespace(job.extra_key, job.cache_salt),
             keep=not fake,
             paired=job.bootstrap is not None and not fake,

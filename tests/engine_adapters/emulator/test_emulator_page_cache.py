@@ -117,6 +117,19 @@ def test_children_are_not_backed_up_before_their_parents() -> None:
     assert not cache.begin_backup(child)
 
 
+def test_a_node_keeps_the_tokens_of_its_own_pages_only() -> None:
+    cache = PageCache(8, page_tokens=2)
+    tokens = list(range(100, 108))
+    hashes = event_ids(tokens, 2)
+    cache.insert(hashes[:2], tokens[:4])
+    cache.insert(hashes, tokens)
+    cache.match(hashes[:3])  # splits what came last
+    told = [event for event in cache.take_events() if isinstance(event, PagesStored)]
+    assert [list(event.tokens or ()) for event in told] == [tokens[:4], tokens[4:]]
+    last = cache.match(hashes).node
+    assert (list(last.tokens or ()), last.first_page) == (tokens[4:], 1)
+
+
 def test_namespaces_do_not_share() -> None:
     cache = PageCache(CAPACITY)
     tenant = Namespace(cache_salt="tenant")

@@ -113,6 +113,19 @@ async def test_an_abort_ends_a_reply_as_a_reply(stream: bool) -> None:
         assert '"finish_reason":"abort"' in done.text
 
 
+async def test_a_full_queue_is_told_with_503() -> None:
+    async with unified(msgspec.structs.replace(FAST, speed=0.05), max_requests=1) as emulated:
+        first = asyncio.create_task(emulated.post(CHAT, {**BODY, "rid": "first"}))
+        for _ in range(1_000):
+            if emulated.worker.driver.model.stage("first") is not Stage.GONE:
+                break
+            await asyncio.sleep(0.002)
+        refused = await emulated.post(CHAT, BODY)
+        assert (refused.status_code, refused.json()["message"]) == (503, "The request queue is full.")
+        emulated.worker.abort("first")
+        await first
+
+
 async def test_of_duplicate_members_the_last_wins() -> None:
     async with unified() as emulated:
         body = b'{"rid":"first","model":"tiny","messages":[{"role":"user","content":"hi"}],"max_tokens":2,"rid":"last"}'
