@@ -16,7 +16,7 @@ from engine_adapters.launch.sglang import SglangSpec, start_sglang
 READY_DEADLINE_S = 300.0
 READY_PATH = "/v1/models"
 
-_PORTS_PER_SERVER = 4  # HTTP, events, replay, bootstrap
+_PORTS_PER_SERVER = 5  # HTTP, events, replay, bootstrap, rendezvous
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ async def launch_pd_pool(
 ) -> AsyncIterator[Pool]:
     """Real SGLang `prefills`P`decodes`D with KV events, host tier on prefill and radix cache on decode, over Mooncake on TCP.
 
-    `base` carries settings other than model, ports and role; `ports` must hold four a server. A server takes about 1.6 GB.
+    `base` carries settings other than model, ports and role; `ports` must hold five a server. A server takes about 1.6 GB.
     Raises `EngineStartError`, `EngineNotInstalled` or `NoFreePort`; nothing is left running then.
     """
     roles = [Role.PREFILL] * prefills + [Role.DECODE] * decodes
@@ -82,7 +82,7 @@ async def launch_unified(
 
 
 def pool_specs(template: SglangSpec, roles: Sequence[Role], ports: Sequence[int] | None = None) -> list[SglangSpec]:
-    """`template` once per role, each with four ports of its own (free ones where none are given).
+    """`template` once per role, each with five ports of its own (free ones where none are given).
 
     Raises ValueError for too few ports.
     """
@@ -92,9 +92,10 @@ def pool_specs(template: SglangSpec, roles: Sequence[Role], ports: Sequence[int]
         raise ValueError(f"{len(roles)} servers need {wanted} ports, {len(chosen)} were given")
     specs = []
     for index, role in enumerate(roles):
-        port, kv_port, replay_port, bootstrap_port = chosen[index * _PORTS_PER_SERVER :][:_PORTS_PER_SERVER]
+        port, kv_port, replay_port, bootstrap_port, rendezvous_port = chosen[index * _PORTS_PER_SERVER :][:_PORTS_PER_SERVER]
         numbered = replace(template, port=port, kv_port=kv_port, replay_port=replay_port, bootstrap_port=bootstrap_port)
-        specs.append(replace(numbered, role=role, host_tier=template.host_tier or role is Role.PREFILL))
+        host_tier = template.host_tier or role is Role.PREFILL
+        specs.append(replace(numbered, role=role, rendezvous_port=rendezvous_port, host_tier=host_tier))
     return specs
 
 

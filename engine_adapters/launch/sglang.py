@@ -54,6 +54,7 @@ class SglangSpec:
     replay_port: int
     role: Role = Role.UNIFIED
     bootstrap_port: int = 0
+    rendezvous_port: int = 0  # of the server's own processes; 0 = it draws one, which can be taken by the time it is bound
     model_name: str = "tiny-agent"
     page_size: int = 16
     context_tokens: int = 32_768
@@ -86,6 +87,7 @@ def command(spec: SglangSpec, python: Path) -> list[str]:
         *_CONTRACT_FLAGS,
         *(_HOST_TIER_FLAGS if spec.host_tier else ()),
         *_role_flags(spec),
+        *(("--nccl-port", str(spec.rendezvous_port)) if spec.rendezvous_port else ()),
         *spec.extra_flags,
     ]
 

@@ -22,7 +22,7 @@ PORTS = (19210, 19399)
 async def pd_pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
     """Real SGLang: two prefill servers and one decode server."""
     logs = tmp_path_factory.mktemp("sglang")
-    async with launch_pd_pool(MODEL_DIR, logs, prefills=2, decodes=1, ports=free_ports(12, *PORTS)) as pool:
+    async with launch_pd_pool(MODEL_DIR, logs, prefills=2, decodes=1, ports=free_ports(15, *PORTS)) as pool:
         yield pool
 
 

@@ -22,7 +22,7 @@ def option(words: list[str], name: str) -> str:
 
 
 def test_a_pair_of_roles() -> None:
-    prefill, decode = pool_specs(TEMPLATE, [Role.PREFILL, Role.DECODE], range(19200, 19208))
+    prefill, decode = pool_specs(TEMPLATE, [Role.PREFILL, Role.DECODE], range(19200, 19210))
     prefill_words = sglang.command(prefill, Path("python"))
     decode_words = sglang.command(decode, Path("python"))
     assert option(prefill_words, "--disaggregation-bootstrap-port") == "19203"
@@ -33,25 +33,25 @@ def test_a_pair_of_roles() -> None:
 
 
 def test_a_unified_server_has_no_disaggregation() -> None:
-    (spec,) = pool_specs(TEMPLATE, [Role.UNIFIED], range(19200, 19204))
+    (spec,) = pool_specs(TEMPLATE, [Role.UNIFIED], range(19200, 19205))
     assert not [word for word in sglang.command(spec, Path("python")) if word.startswith("--disaggregation")]
 
 
 def test_events_are_published_with_their_replay() -> None:
-    (spec,) = pool_specs(TEMPLATE, [Role.UNIFIED], range(19200, 19204))
+    (spec,) = pool_specs(TEMPLATE, [Role.UNIFIED], range(19200, 19205))
     config = json.loads(option(sglang.command(spec, Path("python")), "--kv-events-config"))
     assert (config["endpoint"], config["replay_endpoint"]) == ("tcp://*:19201", "tcp://*:19202")
 
 
 def test_no_two_servers_share_a_port() -> None:
-    specs = pool_specs(TEMPLATE, [Role.PREFILL, Role.PREFILL, Role.DECODE], range(19200, 19212))
-    ports = [port for spec in specs for port in (spec.port, spec.kv_port, spec.replay_port, spec.bootstrap_port)]
-    assert len(set(ports)) == 12
+    specs = pool_specs(TEMPLATE, [Role.PREFILL, Role.PREFILL, Role.DECODE], range(19200, 19215))
+    of_one = ("port", "kv_port", "replay_port", "bootstrap_port", "rendezvous_port")
+    assert len({getattr(spec, name) for spec in specs for name in of_one}) == 15
 
 
 def test_too_few_ports_are_refused() -> None:
-    with pytest.raises(ValueError, match="2 servers need 8 ports, 7 were given"):
-        pool_specs(TEMPLATE, [Role.PREFILL, Role.DECODE], range(19200, 19207))
+    with pytest.raises(ValueError, match="2 servers need 10 ports, 9 were given"):
+        pool_specs(TEMPLATE, [Role.PREFILL, Role.DECODE], range(19200, 19209))
 
 
 def test_the_shim_is_on_the_engines_path_and_there() -> None:
