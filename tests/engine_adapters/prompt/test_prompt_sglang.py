@@ -118,7 +118,6 @@ def test_effort_switches_thinking() -> None:
 
 
 def test_templates_that_want_bare_functions_get_them() -> None:
-    template = PromptTemplate("{% for tool in tools %}{{ tool.name | upper }}{{ tool.parameters.x }}{% endfor %}")
     refusing = PromptTemplate(
         "{% for t in tools %}{% if t.function %}{{ raise_exception('no') }}{% endif %}{{ t.name }}{% endfor %}"
     )
