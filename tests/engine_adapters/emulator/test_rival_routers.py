@@ -144,10 +144,11 @@ async def test_native_and_completion_routes_work(router: httpx.AsyncClient) -> N
 
 
 async def test_a_session_finds_its_prefix_again(router: httpx.AsyncClient) -> None:
+    """sglang-router draws a chat's prefill worker by chance, but of three turns two meet on one of the two workers."""
     body = {**BODY, "messages": [{"role": "user", "content": "a session of its own " * 60}]}
-    first, second = [(await router.post(CHAT, json=body)).json()["usage"] for _ in range(2)]
-    assert second["prompt_tokens_details"]["cached_tokens"] >= first["prompt_tokens_details"]["cached_tokens"]
-    assert second["prompt_tokens_details"]["cached_tokens"] > 0
+    turns = [(await router.post(CHAT, json=body)).json()["usage"] for _ in range(3)]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in turns]
+    assert max(cached) > turns[0]["prompt_tokens"] * 0.9
 
 
 def _numbered(number: int) -> dict[str, Any]:
