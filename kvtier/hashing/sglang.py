@@ -19,6 +19,7 @@ from itertools import pairwise
 import msgspec
 
 _TOKEN_BYTES = 4
+_DIGEST_BYTES = 32
 _SALT_TAG = b"sglang-cache-salt-v1\0"
 _NAMESPACE_TAG = b"sglang-cache-namespace-v1"
 
@@ -40,6 +41,22 @@ class Chain(msgspec.Struct, frozen=True):
     def tokens(self) -> int:
         """Tokens given so far."""
         return self.pages * self.page_size + len(self.tail) // _TOKEN_BYTES
+
+    @property
+    def digest_bytes(self) -> int:
+        return _DIGEST_BYTES
+
+    def full_pages(self, tokens: int) -> int:
+        """Pages of a sequence of this length that have an identity: with bigrams the last position wants its next token."""
+        return max(0, tokens - self.bigram) // self.page_size
+
+    def resumed(self, pages: int, digest: bytes, tail: Sequence[int]) -> Chain:
+        """This root's chain after `pages` pages, the last of which has this digest, and the tokens that follow them."""
+        return Chain(self.page_size, self.bigram, digest if pages else self.digest, pack(tail), pages)
+
+    def ids(self, digests: Sequence[bytes]) -> array[int]:
+        """Event ids as array `q`."""
+        return array("q", map(event_id, digests))
 
     def extend(self, tokens: Sequence[int]) -> tuple[Chain, tuple[int, ...]]:
         """The chain after `tokens` and the event ids of the pages that they filled."""

@@ -96,3 +96,17 @@ def test_bad_input_is_refused() -> None:
         Chain(0)
     with pytest.raises(OverflowError):
         Chain(1).extend([-1])
+
+
+@given(
+    tokens=st.lists(st.integers(0, 2**32 - 1), max_size=60), page_size=st.integers(1, 8), bigram=st.booleans(), data=st.data()
+)
+def test_a_chain_is_taken_up_in_its_middle(tokens: list[int], page_size: int, bigram: bool, data: st.DataObject) -> None:
+    start = Chain(page_size, bigram, event_seed("tenant-a"))
+    end, digests = start.extend_digests(tokens)
+    assert start.full_pages(len(tokens)) == len(digests)
+    pages = data.draw(st.integers(0, len(digests)))
+    kept = data.draw(st.integers(pages * page_size, len(tokens)))
+    resumed = start.resumed(pages, digests[pages - 1] if pages else b"", tokens[pages * page_size : kept])
+    assert resumed.extend_digests(tokens[kept:]) == (end, digests[pages:])
+    assert tuple(start.ids(digests)) == start.extend(tokens)[1]
