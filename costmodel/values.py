@@ -111,6 +111,8 @@ class Prefill(msgspec.Struct, frozen=True):
     rates: PrefillRates
     restore: dict[Tier, Link]  # link that brings a run of this tier to L1; tiers absent here cannot be restored
     inflight_turns: int = 0
+    inflight_tokens: int = 0  # prompt tokens of those turns
+    routed_tokens: int | None = None  # leading prompt tokens that the gateway itself has sent here before; None = not recorded
 
 
 class Decode(msgspec.Struct, frozen=True):
@@ -122,6 +124,7 @@ class Decode(msgspec.Struct, frozen=True):
     transfer: Link
     resident_tokens: int = 0
     inflight_turns: int = 0
+    inflight_tokens: int = 0  # prompt tokens of those turns
 
 
 class Fleet(msgspec.Struct, frozen=True):

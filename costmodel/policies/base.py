@@ -1,7 +1,7 @@
 """What a policy is, and the pieces that every policy shares.
 
-A policy hears `Turn` and `Fleet` and answers with a `Decision`. It may keep state of its own, never a clock, and knows nothing
-of HTTP, engines or how the values were measured.
+A policy hears `Turn` and `Fleet` and answers with a `Decision`. It may keep state of its own, never a clock, and knows
+nothing of HTTP, engines or how the values were measured.
 """
 
 from __future__ import annotations

@@ -1,0 +1,45 @@
+"""A policy that chooses each leg by a rule of its own and predicts the pair with the cost model's terms.
+
+Rivals are written as subclasses: they say which prefill and which decode, this class does the rest. A unified worker is
+chosen by the prefill rule alone.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+
+from costmodel.params import PolicyParams
+from costmodel.policies.base import predict, require_candidates
+from costmodel.policies.choice import least, outstanding
+from costmodel.score import decode_side
+from costmodel.values import Decision, Decode, Fleet, Prefill, Turn
+
+
+class TwoLegPolicy(ABC):
+    """Subclasses name themselves and give `_prefill`; the decode leg is the least loaded unless they say otherwise."""
+
+    name: str
+
+    def __init__(self, params: PolicyParams) -> None:
+        self._params = params.cost
+
+    def decide(self, turn: Turn, fleet: Fleet, now_ms: float, rng: random.Random, explain: bool = False) -> Decision:
+        require_candidates(fleet)
+        prefill = self._prefill(turn, fleet, rng)
+        if fleet.disaggregated:
+            decode = self._decode(turn, fleet, rng)
+        else:
+            decode = decode_side(prefill, fleet.prefills.index(prefill), fleet)
+        return predict(self.name, turn, prefill, decode, fleet, self._params, explain)
+
+    @abstractmethod
+    def _prefill(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Prefill: ...
+
+    def _decode(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Decode:
+        return least(fleet.decodes, outstanding, rng)
+
+
+def routed_tokens(prefill: Prefill) -> int:
+    """What an approximate tree knows: prompt tokens sent there before. Where no such record is kept, what is resident."""
+    return prefill.residency.tokens if prefill.routed_tokens is None else prefill.routed_tokens
