@@ -12,7 +12,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = ROOT / ".venv-clients"
-MODEL = "tiny-agent"
+# A test neither changes what is installed nor tells anybody that it ran.
+_SWITCHED_OFF = {
+    "DISABLE_AUTOUPDATER": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    "KIMI_CODE_NO_AUTO_UPDATE": "1",
+    "KIMI_DISABLE_TELEMETRY": "1",
+    "QWEN_TELEMETRY_ENABLED": "false",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +88,4 @@ class CliHome:
         """Nothing of the caller's: no proxies, keys or settings."""
         path = f"{INSTALLED}/node_modules/.bin:{INSTALLED}/bin:/usr/local/bin:/usr/bin:/bin"
         fixed = {"HOME": str(self._home), "PATH": path, "LANG": "C.UTF-8", "TERM": "dumb"}
-        return fixed | {name: text.replace("$URL", self._url) for name, text in self._cli.env.items()}
+        return fixed | _SWITCHED_OFF | {name: text.replace("$URL", self._url) for name, text in self._cli.env.items()}
