@@ -18,15 +18,18 @@ Kimi Code    ~/.kimi-code/config.toml:
                provider = "loadback"
                model = "{model}"
                max_context_size = {context_tokens}
+               max_output_size = {context_tokens // 4}
 Codex        ~/.codex/config.toml, then LOADBACK_KEY=none codex:
                model = "{model}"
                model_provider = "loadback"
+               model_context_window = {context_tokens}
                [model_providers.loadback]
                name = "loadback"
                base_url = "{url}/v1"
                env_key = "LOADBACK_KEY"
                wire_api = "responses"
-Claude Code  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=none ANTHROPIC_MODEL={model} claude
+Claude Code  ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=none ANTHROPIC_MODEL={model} \\
+               CLAUDE_CODE_MAX_CONTEXT_TOKENS={context_tokens} claude
 opencode     opencode.json:
                {{"model": "loadback/{model}", "provider": {{"loadback": {{"npm": "@ai-sdk/openai-compatible",
                 "options": {{"baseURL": "{url}/v1", "apiKey": "none"}}, "models": {{"{model}": {{}}}}}}}}}}
