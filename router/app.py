@@ -17,8 +17,8 @@ from router.dialects import DIALECTS
 from router.dialects.dialect import openai_error
 from router.errors import BadRequest, GatewayError, NotServed
 from router.gateway import Gateway
-from router.turn.handler import error_headers
 from router.turn.metrics import GatewayCollector
+from router.turn.service import error_headers
 from router.wire.head import Header
 from router.wire.routes import HotRoutes
 

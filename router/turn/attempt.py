@@ -6,7 +6,6 @@ both engines are told to abort by `rid`, since a half-failed pair leaves decode 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -34,15 +33,12 @@ class Failed(msgspec.Struct, frozen=True):
     committed: bool
 
 
-class Served(msgspec.Struct, frozen=True):
-    """The whole reply went to the port."""
-
-
-Result = Failed | Served
+OnResult = Callable[[Failed | None], None]
 
 
 class Attempt:
-    """Start it with `begin`; `result` resolves once. `cancel` when the client left: `result` then stays unresolved."""
+    """Start it with `begin`. `on_result` is called once, with nothing when the whole reply went to the port; never after
+    `cancel`. `observer` reads the reply where a stream was asked for."""
 
     def __init__(
         self,
@@ -50,29 +46,30 @@ class Attempt:
         placement: Placement,
         port: ReplyPort,
         dialect: Dialect,
+        observer: StreamObserver | None,
         *,
-        strip_usage: bool,
         strip_details: bool,
         merge_logprobs: bool,
         reply_headers: list[Header],
         clock: Callable[[], float],
+        on_result: OnResult,
         abort_on: Callable[[Worker], None],
     ) -> None:
         self.placement = placement
-        self.result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self.dialect = dialect
+        self.observer = observer
+        self.wants_prefill_reply = merge_logprobs
         self.dispatched_ms = clock()
         self.first_event_ms: float | None = None
-        self.prefilled_ms: float | None = None
-        self.observer = StreamObserver(dialect, strip_usage=strip_usage, strip_details=strip_details)
         self.whole_reply: bytes | None = None
-        self.status = 0
         self._turn_id = turn_id
+        self._prefill_ledger = placement.prefill.ranks[placement.prefill_rank]
+        self._decode_ledger = placement.decode.ranks[placement.decode_rank]
         self._port = port
-        self.dialect = dialect
-        self.wants_prefill_reply = merge_logprobs
         self._strip_details = strip_details
         self._reply_headers = reply_headers
         self._clock = clock
+        self._on_result = on_result
         self._abort_on = abort_on
         self._exchanges: list[Exchange] = []
         self._over = False
@@ -81,21 +78,30 @@ class Attempt:
 
     def usage(self) -> bytes | None:
         """The reply's raw usage object, however it came."""
-        return self.observer.usage if self.whole_reply is None else self.dialect.usage(self.whole_reply)
+        if self.whole_reply is not None:
+            return self.dialect.usage(self.whole_reply)
+        return self.observer.usage if self.observer else None
 
     def details(self) -> bytes | None:
         """SGLang's cache details, raw."""
-        return self.observer.details if self.whole_reply is None else details(self.whole_reply)
+        if self.whole_reply is not None:
+            return details(self.whole_reply)
+        return self.observer.details if self.observer else None
 
     def finish_reason(self) -> str | None:
-        return self.observer.finish_reason if self.whole_reply is None else self.dialect.finish_reason(self.whole_reply)
+        if self.whole_reply is not None:
+            return self.dialect.finish_reason(self.whole_reply)
+        return self.observer.finish_reason if self.observer else None
+
+    def closed_tool_calls(self) -> tuple[str, ...]:
+        return self.observer.closed_tool_calls if self.observer else ()
 
     def book(self, prompt_tokens: int) -> None:
         """Count the turn on its workers before a byte is sent: the next decision must see it."""
         placement = self.placement
         uncached = max(0, prompt_tokens - placement.decision.chosen.cut_tokens)
-        placement.prefill.ranks[placement.prefill_rank].book_prefill(self._turn_id, uncached, self.dispatched_ms)
-        placement.decode.ranks[placement.decode_rank].book_decode(self._turn_id, prompt_tokens)
+        self._prefill_ledger.book_prefill(self._turn_id, uncached, self.dispatched_ms)
+        self._decode_ledger.book_decode(self._turn_id, prompt_tokens)
         placement.prefill.breaker.on_dispatch()
         if placement.disaggregated:
             placement.decode.breaker.on_dispatch()
@@ -114,15 +120,15 @@ class Attempt:
         """The client left or the gateway stops: drop both legs and free what they held, at once."""
         if not self._over:
             self._drop_legs()
-            self._settle()
+            self._settle(self._clock())
             for worker in (self.placement.prefill, self.placement.decode):
                 worker.breaker.on_abandoned()
+            self._on_result = _told
 
     # what the legs report
 
     def prefill_done(self, reply: bytes) -> None:
-        self.prefilled_ms = self._clock()
-        self._settle_prefill()
+        self._prefill_ledger.settle_prefill(self._turn_id, self._clock())
         if self.wants_prefill_reply:
             self._prompt_logprobs = PromptLogprobs(reply)
             held, self._held = self._held, []
@@ -131,7 +137,7 @@ class Attempt:
 
     def first_event(self, headers: list[Header]) -> None:
         self.first_event_ms = self._clock()
-        self._settle_prefill()
+        self._prefill_ledger.settle_prefill(self._turn_id, self.first_event_ms)
         self._port.start_stream(end_to_end(headers, _DROPPED_REPLY_HEADERS) + self._reply_headers)
 
     def stream(self, events: bytes) -> None:
@@ -154,7 +160,6 @@ class Attempt:
             self._held.append(lambda: self.reply_complete(status, headers, body))
             return
         self.first_event_ms = self._clock()
-        self.status = status
         self.whole_reply = body
         shown = strip_member(body, "sglext") if self._strip_details else body
         if self._prompt_logprobs is not None:
@@ -171,22 +176,24 @@ class Attempt:
         if self._over:
             return
         self._drop_legs()
-        self._settle()
+        self._settle(self._clock())
         committed = self._port.committed
         if committed:
             self._port.abort()
-        self.result.set_result(Failed(error, worker, committed))
-
-    @property
-    def over(self) -> bool:
-        return self._over
+        self._tell(Failed(error, worker, committed))
 
     def _succeed(self) -> None:
         self._over = True
-        self._settle()
-        for worker in (self.placement.prefill, self.placement.decode):
-            worker.breaker.on_success()
-        self.result.set_result(Served())
+        self._settle(self._clock())
+        self.placement.decode.breaker.on_success()
+        if self.placement.disaggregated:
+            self.placement.prefill.breaker.on_success()
+        self._tell(None)
+
+    def _tell(self, failed: Failed | None) -> None:
+        """Once; the caller is let go, so that nothing of a turn waits for the cycle collector."""
+        on_result, self._on_result = self._on_result, _told
+        on_result(failed)
 
     def _drop_legs(self) -> None:
         self._over = True
@@ -196,9 +203,10 @@ class Attempt:
             self._abort_on(self.placement.prefill)
             self._abort_on(self.placement.decode)
 
-    def _settle(self) -> None:
-        self._settle_prefill()
-        self.placement.decode.ranks[self.placement.decode_rank].settle_decode(self._turn_id)
+    def _settle(self, now_ms: float) -> None:
+        self._prefill_ledger.settle_prefill(self._turn_id, now_ms)
+        self._decode_ledger.settle_decode(self._turn_id)
 
-    def _settle_prefill(self) -> None:
-        self.placement.prefill.ranks[self.placement.prefill_rank].settle_prefill(self._turn_id, self._clock())
+
+def _told(failed: Failed | None) -> None:
+    """Nobody listens any more."""

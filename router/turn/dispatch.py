@@ -1,41 +1,37 @@
-"""Steps 4 to 8 of one turn: admit, place, send, and try elsewhere until the first real event has gone out.
-
-One task a turn, owned by the server. The client leaving cancels that task; whatever it held is freed on the way out.
-"""
+"""Steps 4 to 7 of one turn: locate, decide, and send a try to the workers that the decision names."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from random import Random
 
 from router.clock import Clock
 from router.config.tree import Config
-from router.errors import ClientFault, EngineBusy, EngineError, GatewayError, NoWorker, StaleConnection
+from router.errors import EngineBusy, EngineError, GatewayError, StaleConnection
 from router.fleet.aborter import Aborter
 from router.fleet.pool import Pool
 from router.threads.sighting import Sighting
 from router.threads.store import ThreadStore
-from router.turn.attempt import Attempt, Failed
+from router.turn.attempt import Attempt, Failed, OnResult
 from router.turn.budget import RetryBudget
 from router.turn.legs import Leg, PrefillLeg, ReplyLeg
 from router.turn.locate import assume, locate
 from router.turn.metrics import TurnMetrics
+from router.turn.observe import StreamObserver
 from router.turn.place import Placement, place
 from router.turn.port import ReplyPort
 from router.turn.record import pair_name
 from router.turn.request_legs import build_legs
+from router.turn.tries import Tries
 from router.turn.turn import Turn, cost_turn
 from router.wire.exchange import Exchange
 from router.wire.head import Header
 from router.wire.upstream import UpstreamPool
 
-_STALE_TRIES = 2  # fresh connections to the same worker after dead pooled ones, on top of the tries
-
 
 class Dispatcher:
-    """Sends turns. `run` returns when the reply has gone to `port`, or raises what the client must be told."""
+    """Starts tries (`router.turn.tries.Sender`), and says how often one may be repeated."""
 
     def __init__(
         self,
@@ -62,80 +58,51 @@ class Dispatcher:
     def next_turn_id(self) -> int:
         return next(self._turn_ids)
 
-    @asynccontextmanager
-    async def permit(self, turn: Turn) -> AsyncIterator[None]:
-        """Hold one of the pool's permits. Raises QueueFull or QueueTimeout."""
-        admission = turn.pool.admission
-        if not admission.try_acquire():
-            await admission.acquire(turn.sighting.session_started_ms)
+    async def tries(self, turn: Turn, port: ReplyPort, override: bytes) -> None:
+        """`Tries` for a task that waits for them. Raises what the client must be told, or CommittedFailure."""
+        ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        tries = Tries(self, turn, port, ended.set_result, override)
+        tries.begin()
         try:
-            yield
+            error = await ended
         finally:
-            admission.release()
+            tries.cancel()
+        if error is not None:
+            raise error
 
-    async def run(self, turn: Turn, port: ReplyPort) -> None:
-        """Admit and try. Raises GatewayError while nothing real has gone out, else CommittedFailure: the port was aborted."""
-        async with self.permit(turn):
-            await self.tries(turn, port)
-
-    async def tries(self, turn: Turn, port: ReplyPort, override: bytes = b"") -> None:
-        """Under a permit: try until the reply has gone to `port`. `override`: members that replace the client's."""
-        self._budget.on_turn(self._clock())
-        stale = 0
-        error: GatewayError | None = None  # of the try before: says more than that nobody is left
-        while True:
-            try:
-                failed = await self._try(turn, port, override)
-            except NoWorker as nobody:
-                raise error or nobody from None
-            if failed is None:
-                return
-            error = failed.error
-            self._count(failed)
-            if failed.committed:
-                raise CommittedFailure(failed.error)
-            if isinstance(failed.error, StaleConnection) and stale < _STALE_TRIES:
-                stale += 1
-                continue
-            turn.failed.add(failed.worker.worker_id)
-            if not self._may_retry(turn, failed.error):
-                raise failed.error
-            self._metrics.retries[failed.error.code or "error"] += 1
-
-    async def _try(self, turn: Turn, port: ReplyPort, override: bytes) -> Failed | None:
-        turn.tries += 1
-        attempt = self._start(turn, port, override)
-        try:
-            result = await attempt.result
-        finally:
-            attempt.cancel()
-        return result if isinstance(result, Failed) else None
-
-    def _start(self, turn: Turn, port: ReplyPort, override: bytes) -> Attempt:
-        """Place one try and send its legs. Raises NoWorker when nobody is left."""
+    def start(self, turn: Turn, port: ReplyPort, override: bytes, on_result: OnResult) -> Attempt:
+        """As `Sender` says. `override`: members that replace the client's."""
         now_ms = self._clock()
-        located = locate(turn.pool, turn.sighting, now_ms)
-        cost = cost_turn(turn.sighting)
-        placement = place(turn.pool, cost, located.residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng)
-        rid = turn.pool.adapter.request_id(turn.request.path, f"{self._rng.getrandbits(128):032x}")
+        if turn.tries == 1:
+            self._budget.on_turn(now_ms)
+        pool, sighting, scanned = turn.pool, turn.sighting, turn.scanned
+        located = locate(pool, sighting, now_ms)
+        cost = cost_turn(sighting)
+        placement = place(pool, cost, located.residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng)
+        rid = pool.adapter.request_id(turn.request.path, f"{self._rng.getrandbits(128):032x}")
+        strip_details = not scanned.asks_details
+        observer = None
+        if scanned.stream:
+            observer = StreamObserver(turn.dialect, strip_usage=not scanned.asks_usage, strip_details=strip_details)
         attempt = Attempt(
             turn.turn_id,
             placement,
             port,
             turn.dialect,
-            strip_usage=not turn.scanned.asks_usage,
-            strip_details=not turn.scanned.asks_details,
-            merge_logprobs=placement.disaggregated and turn.scanned.asks_prompt_logprobs,
+            observer,
+            strip_details=strip_details,
+            merge_logprobs=placement.disaggregated and scanned.asks_prompt_logprobs,
             reply_headers=reply_headers(turn, placement),
             clock=self._clock,
+            on_result=on_result,
             abort_on=lambda worker: self._aborter.abort(worker, rid),
         )
         turn.attempt = attempt
         legs = build_legs(turn, placement, rid, self._rng, hide_client_key=self._hide_client_key, override=override)
-        attempt.book(turn.sighting.prompt_tokens)
-        assume(turn.pool, turn.sighting, placement, located, now_ms)
+        attempt.book(sighting.prompt_tokens)
+        assume(pool, sighting, placement, located, now_ms)
         chosen = placement.decision.chosen
-        self._threads.committed(turn.sighting.thread, chosen.prefill, chosen.decode, now_ms)
+        self._threads.committed(sighting.thread, chosen.prefill, chosen.decode, now_ms)
         attempt.begin(legs, self._send)
         return attempt
 
@@ -155,7 +122,7 @@ class Dispatcher:
             idle_timeout_s=self._timeouts.idle_s,
         )
 
-    def _count(self, failed: Failed) -> None:
+    def count(self, failed: Failed) -> None:
         """Only what is the engine's own fault reaches its breaker: neither back-pressure nor a bad request."""
         error = failed.error
         if isinstance(error, EngineError) and not isinstance(error, EngineBusy | StaleConnection):
@@ -166,18 +133,11 @@ class Dispatcher:
         if isinstance(error, EngineBusy):
             failed.worker.full_until_ms = self._clock() + 1000 * (error.retry_after_s or 0.0)
 
-    def _may_retry(self, turn: Turn, error: GatewayError) -> bool:
-        if isinstance(error, ClientFault) or not isinstance(error, EngineError):
+    def may_try_again(self, turn: Turn, error: GatewayError) -> bool:
+        if not isinstance(error, EngineError) or turn.tries >= self._retry.max_tries or not self._budget.take(self._clock()):
             return False
-        return turn.tries < self._retry.max_tries and self._budget.take(self._clock())
-
-
-class CommittedFailure(Exception):
-    """The reply broke after its first event: the client was aborted and nothing can be said any more."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
-        self.error = error
+        self._metrics.retries[error.code or "error"] += 1
+        return True
 
 
 def reply_headers(turn: Turn, placement: Placement) -> list[Header]:

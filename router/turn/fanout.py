@@ -15,8 +15,9 @@ import msgspec
 
 from router.body.fanout import ONE_CHOICE, merge_replies, merge_usages, rewrite_choice_index
 from router.dialects.dialect import DialectName, EventKind, split_blocks
-from router.turn.dispatch import CommittedFailure, Dispatcher
+from router.turn.dispatch import Dispatcher
 from router.turn.port import ReplyPort
+from router.turn.tries import CommittedFailure
 from router.turn.turn import Turn
 from router.wire.head import Header
 
@@ -26,26 +27,25 @@ class FanOut:
         self._dispatcher = dispatcher
 
     async def run(self, turn: Turn, port: ReplyPort) -> None:
-        """As `Dispatcher.run`, for `turn.scanned.n` branches under one permit."""
+        """Tries of `turn.scanned.n` branches. Raises what the client must be told, or CommittedFailure."""
         joint = _Joint(turn, port)
         branches = [replace(turn, turn_id=self._dispatcher.next_turn_id(), failed=set()) for _ in range(turn.scanned.n)]
-        async with self._dispatcher.permit(turn):
-            runs = [self._dispatcher.tries(branch, joint.branch(i), ONE_CHOICE) for i, branch in enumerate(branches)]
-            try:
-                await _all_or_first_failure(runs)
-            except CommittedFailure:
-                joint.abort()
+        runs = [self._dispatcher.tries(branch, joint.branch(i), ONE_CHOICE) for i, branch in enumerate(branches)]
+        try:
+            await _all_or_first_failure(runs)
+        except CommittedFailure:
+            joint.abort()
+            raise
+        except BaseException as error:
+            if not joint.committed:
                 raise
-            except BaseException as error:
-                if not joint.committed:
-                    raise
-                joint.abort()
-                if isinstance(error, asyncio.CancelledError):
-                    raise
-                raise CommittedFailure(error) from error
-            finally:
-                turn.tries = sum(branch.tries for branch in branches)
-                turn.attempt = branches[0].attempt
+            joint.abort()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise CommittedFailure(error) from error
+        finally:
+            turn.tries = sum(branch.tries for branch in branches)
+            turn.attempt = branches[0].attempt
         joint.finish([branch.attempt.usage() for branch in branches if branch.attempt])
 
 

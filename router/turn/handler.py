@@ -1,9 +1,9 @@
-"""One hot request from its complete body to its record: steps 1, 2 and 9 around the dispatcher's 3 to 8."""
+"""One hot request from its complete body to its record: steps 1, 2 and 9 around the service's 3 to 8."""
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Awaitable
 from random import Random
 from typing import NamedTuple
 
@@ -22,20 +22,18 @@ from router.threads.keys import read_hints
 from router.threads.lineage import State
 from router.threads.sighting import Sighting
 from router.threads.store import ThreadStore
-from router.turn.dispatch import CommittedFailure, Dispatcher, reply_headers
+from router.turn.dispatch import Dispatcher
 from router.turn.extend import Extender
-from router.turn.fanout import FanOut
 from router.turn.learn import learn, record_of
 from router.turn.metrics import TurnMetrics
 from router.turn.place import Placement
-from router.turn.port import ClientPort
 from router.turn.record import Outcome, RecordLog
+from router.turn.service import Service, error_headers
 from router.turn.turn import Turn
 from router.wire.head import Header
 from router.wire.request import HotRequest
 
 _log = structlog.get_logger(__name__)
-_JSON: Header = (b"content-type", b"application/json")
 
 
 class Preview(NamedTuple):
@@ -48,7 +46,7 @@ class Preview(NamedTuple):
 
 
 class TurnHandler:
-    """Called by the server with every hot request; one task a turn. `records` keeps the last decisions."""
+    """Called by the server with every hot request. `records` keeps the last decisions."""
 
     def __init__(
         self,
@@ -67,21 +65,21 @@ class TurnHandler:
         self._threads = threads
         self._scanner = scanner
         self._dispatcher = dispatcher
-        self._fan_out = FanOut(dispatcher)
         self._extender = extender
         self._metrics = metrics
         self._clock = clock
         self._rng = rng
         self.records = RecordLog(config.log.decisions_kept)
 
-    async def handle(self, request: HotRequest) -> None:
-        dialect = DIALECTS[request.path]
+    def handle(self, request: HotRequest) -> Awaitable[None] | None:
+        """Serve one request. What it returns must be awaited as a task of its own; mostly nothing."""
         try:
             turn = self.open(request)
         except GatewayError as error:
-            request.downstream.respond(error.status, error_headers(error), dialect.error_body(error))
-            return
-        await self._serve(turn)
+            body = DIALECTS[request.path].error_body(error)
+            request.downstream.respond(error.status, error_headers(error), body)
+            return None
+        return Service(turn, self._dispatcher, self._metrics, self._config.timeouts, self._clock, self._finish).begin()
 
     def open(self, request: HotRequest) -> Turn:
         """Read and recognise; nothing is sent yet. Raises what is wrong with the request."""
@@ -106,34 +104,6 @@ class TurnHandler:
         sighting = self._threads.look(scanned, read_hints(headers, scanned), now_ms)
         return Preview(scanned.model, pool, sighting, self._dispatcher.preview(pool, sighting, now_ms))
 
-    async def _serve(self, turn: Turn) -> None:
-        down = turn.request.downstream
-        port = ClientPort(down, turn.dialect, self._config.timeouts, self._clock, self._on_keep_alive)
-        task = asyncio.current_task()
-        assert task is not None
-        down.on_disconnect = lambda: self._left(task)
-        outcome, status = Outcome.LEFT, 499
-        if turn.scanned.stream:
-            port.keep_open(lambda: self._early_headers(turn))
-        try:
-            await self._run(turn, port)
-            outcome, status = Outcome.SERVED, 200
-        except CommittedFailure as failure:
-            outcome, status = Outcome.ABORTED, 200
-            _log.warning("reply_aborted", request=turn.request_id, error=str(failure.error))
-        except GatewayError as error:
-            outcome, status = Outcome.REFUSED, error.status
-            port.respond(error.status, [*error_headers(error), *self._early_headers(turn)], turn.dialect.error_body(error))
-        finally:
-            port.close()
-            self._finish(turn, outcome, status)
-
-    async def _run(self, turn: Turn, port: ClientPort) -> None:
-        if turn.scanned.n > 1 and turn.pool.disaggregated:
-            await self._fan_out.run(turn, port)
-        else:
-            await self._dispatcher.run(turn, port)
-
     def _finish(self, turn: Turn, outcome: Outcome, status: int) -> None:
         now_ms = self._clock()
         record = record_of(turn, outcome, status, now_ms)
@@ -154,26 +124,3 @@ class TurnHandler:
                 ttft_ms=record.ttft_ms,
                 total_ms=round(record.total_ms, 1),
             )
-
-    def _early_headers(self, turn: Turn) -> list[Header]:
-        """Names the worker of the try that runs; before the first try only the request and its thread."""
-        if turn.attempt is not None:
-            return reply_headers(turn, turn.attempt.placement)
-        return [
-            (b"x-loadback-request-id", turn.request_id.encode()),
-            (b"x-loadback-thread", turn.sighting.thread.encode()),
-        ]
-
-    def _left(self, task: asyncio.Task[None]) -> None:
-        """The client is gone: whatever its turn waits for is dropped, and what it held is freed on the way out."""
-        task.cancel()
-
-    def _on_keep_alive(self) -> None:
-        self._metrics.keep_alives += 1
-
-
-def error_headers(error: GatewayError) -> list[Header]:
-    """Every 429 and 503 says when to come back: without it clients give up at once or hammer."""
-    if error.retry_after_s is None:
-        return [_JSON]
-    return [_JSON, (b"retry-after", b"%d" % max(1, round(error.retry_after_s)))]

@@ -39,7 +39,7 @@ def record_of(turn: Turn, outcome: Outcome, status: int, now_ms: float) -> TurnR
         attempt.dispatched_ms - turn.arrived_ms if attempt else None,
         attempt.placement.decision if attempt else None,
         facts,
-        attempt.observer.closed_tool_calls if attempt else (),
+        attempt.closed_tool_calls() if attempt else (),
         attempt.finish_reason() if attempt else None,
     )
 

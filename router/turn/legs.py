@@ -31,7 +31,7 @@ class LegReports(Protocol):
     """What the legs of a try tell it. After `fail` or the end of the reply leg they tell nothing more."""
 
     dialect: Dialect
-    observer: StreamObserver
+    observer: StreamObserver | None  # where a stream was asked for
     wants_prefill_reply: bool  # else the prefill leg's reply is thrown away as it comes
 
     def prefill_done(self, reply: bytes) -> None: ...
@@ -64,7 +64,7 @@ class _EngineLeg:
     def on_head(self, status: int, headers: list[Header]) -> None:
         self._status = status
         self._headers = headers
-        self._streaming = status == 200 and is_event_stream(headers)
+        self._streaming = status == 200 and self._reports.observer is not None and is_event_stream(headers)
 
     def on_error(self, error: EngineError) -> None:
         self._fail(error)
@@ -89,8 +89,9 @@ class ReplyLeg(_EngineLeg):
         self._bytes = 0
 
     def on_body(self, data: bytes) -> None:
-        if self._streaming:
-            self._on_events(data)
+        observer = self._reports.observer
+        if self._streaming and observer is not None:
+            self._on_events(observer, data)
             return
         self._bytes += len(data)
         self._parts.append(data)
@@ -98,9 +99,10 @@ class ReplyLeg(_EngineLeg):
             self._fail(EngineDied(f"{self._worker.worker_id}: reply above {_MAX_WHOLE_REPLY_BYTES} bytes"))
 
     def on_end(self) -> None:
-        if not self._streaming:
+        observer = self._reports.observer
+        if not self._streaming or observer is None:
             self._on_whole(b"".join(self._parts))
-        elif self._reports.observer.ended:
+        elif observer.ended:
             self._reports.stream_ended()
         else:
             self._fail(EngineDied(f"{self._worker.worker_id} ended its stream without an end marker"))
@@ -111,9 +113,7 @@ class ReplyLeg(_EngineLeg):
         else:
             self._fail_by_status(body)
 
-    def _on_events(self, data: bytes) -> None:
-        reports = self._reports
-        observer = reports.observer
+    def _on_events(self, observer: StreamObserver, data: bytes) -> None:
         started = observer.started
         try:
             events = observer.feed(data)
@@ -124,8 +124,8 @@ class ReplyLeg(_EngineLeg):
             self._fail_by_event(observer.error_event)
         elif events:
             if not started:
-                reports.first_event(self._headers)
-            reports.stream(events)
+                self._reports.first_event(self._headers)
+            self._reports.stream(events)
 
 
 class PrefillLeg(_EngineLeg):
@@ -161,4 +161,4 @@ class PrefillLeg(_EngineLeg):
 
 
 def is_event_stream(headers: list[Header]) -> bool:
-    return any(name == b"content-type" and b"event-stream" in value for name, value in headers)
+    return b"event-stream" in dict(headers).get(b"content-type", b"")

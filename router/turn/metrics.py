@@ -56,6 +56,10 @@ class TurnMetrics:
         self.gateway = Histogram()
         self.ttft_error_ms = Histogram()
         self.keep_alives = 0
+        self.crashes = 0  # turns that hit a fault of the gateway in a callback
+
+    def kept_alive(self) -> None:
+        self.keep_alives += 1
 
     def finished(self, record: TurnRecord) -> None:
         call = "first" if record.first_call else "later"
@@ -80,7 +84,7 @@ class TurnMetrics:
 
 
 class GatewayCollector(Collector):
-    """Reads `TurnMetrics` and the fleet at scrape time. `crashes` counts requests that hit a fault of the gateway."""
+    """Reads `TurnMetrics` and the fleet at scrape time. `crashes`: the server's own count of handlers that raised."""
 
     def __init__(self, metrics: TurnMetrics, fleet: Fleet, crashes: Callable[[], int]) -> None:
         self._crashes = crashes
@@ -100,7 +104,9 @@ class GatewayCollector(Collector):
         yield _counter("loadback_cached_tokens", "Prompt tokens served from cache", ["call"], _single(counts.cached_tokens))
         yield _counter("loadback_tier_tokens", "Cached prompt tokens by tier", ["tier"], _single(counts.cached_by_tier))
         yield _counter("loadback_completion_tokens", "Completion tokens", [], {(): counts.completion_tokens})
-        yield _counter("loadback_handler_crashes", "Requests that hit a fault of the gateway", [], {(): self._crashes()})
+        yield _counter(
+            "loadback_handler_crashes", "Requests that hit a fault of the gateway", [], {(): self._crashes() + counts.crashes}
+        )
         yield _counter("loadback_keep_alives", "SSE keep-alives sent", [], {(): counts.keep_alives})
 
     def _histograms(self) -> Iterator[Metric]:

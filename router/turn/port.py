@@ -113,6 +113,9 @@ class ClientPort:
         self.closed = True
         if self._timer:
             self._timer.cancel()
+        # Both lead back to this reply: cleared, so that nothing waits for the cycle collector.
+        self._early_headers = list
+        self._pause = None
 
     def _arm(self, seconds: float) -> None:
         if self._timer:
