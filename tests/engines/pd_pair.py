@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -99,7 +100,7 @@ class Pair:
         self.http = http
         self.prefill = Endpoint(prefill)
         self.decode = Endpoint(decode)
-        self._bootstrap_port = bootstrap_port
+        self.bootstrap_port = bootstrap_port
         self._rng = rng
 
     def rid(self, path: str) -> str:
@@ -111,25 +112,28 @@ class Pair:
             stream=bool(body.get("stream")),
             rid=rid,
             bootstrap_host="127.0.0.1",
-            bootstrap_port=self._bootstrap_port,
+            bootstrap_port=self.bootstrap_port,
             bootstrap_room=room,
             leg=leg,
         )
 
     async def ask(self, path: str, body: dict[str, object], rid: str | None = None) -> tuple[Reply, Reply]:
         """Both legs at once; (prefill's reply, decode's reply)."""
-        rid = rid or self.rid(path)
-        room = fresh_room(self._rng)
-        legs = [
-            (self.prefill, self.edit(path, body, rid, Role.PREFILL, room)),
-            (self.decode, self.edit(path, body, rid, Role.DECODE, room)),
-        ]
-        sends = [
-            send(self.http, endpoint.url + path, splice(body, SGLANG.members(edit)), SGLANG.headers(edit))
-            for endpoint, edit in legs
-        ]
-        prefill, decode = await asyncio.gather(*sends)
+        prefill, decode = await asyncio.gather(*self.legs(path, body, rid or self.rid(path)))
         return prefill, decode
+
+    def legs(
+        self, path: str, body: dict[str, object], rid: str
+    ) -> tuple[Coroutine[Any, Any, Reply], Coroutine[Any, Any, Reply]]:
+        """The calls of both legs, to be awaited together: (prefill's, decode's)."""
+        room = fresh_room(self._rng)
+        return self._leg(self.prefill, Role.PREFILL, path, body, rid, room), self._leg(
+            self.decode, Role.DECODE, path, body, rid, room
+        )
+
+    async def _leg(self, endpoint: Endpoint, leg: Role, path: str, body: dict[str, object], rid: str, room: int) -> Reply:
+        edit = self.edit(path, body, rid, leg, room)
+        return await send(self.http, endpoint.url + path, splice(body, SGLANG.members(edit)), SGLANG.headers(edit))
 
     async def abort(self, rid: str) -> None:
         for endpoint in (self.prefill, self.decode):

@@ -95,8 +95,9 @@ class EngineModel:
         live = self._live.get(rid)
         if live is None or live.stage is not Stage.RECEIVING:
             return
-        if cached is not None:
-            live.cached = cached
+        if cached is not None:  # the reply tells whichever half had more (decode_schedule_batch_mixin.py)
+            own = live.tree_pages * self.params.page_tokens
+            live.cached = Cached(cached.device + max(0, own - cached.tokens), cached.host)
         live.computed = live.fill_tokens
         live.stage = Stage.WAITING
         self._waiting.append(live)
@@ -359,7 +360,7 @@ class EngineModel:
             if busy >= self.params.max_running:
                 return
             reserve = (busy + 1) * self.params.decode_reserved_tokens
-            match = self.cache.match(request.pages[: (live.fill_tokens - 1) // page], request.namespace)
+            match = self.cache.match(request.pages[: live.fill_tokens // page], request.namespace)
             locked_anew = match.device_pages - _locked_depth(match.device_node)
             need = (live.fill_tokens + reserve) / page - match.device_pages + locked_anew
             if need > self.cache.reclaimable_pages and busy:

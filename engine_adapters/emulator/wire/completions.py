@@ -33,7 +33,9 @@ class CompletionDialect:
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> CompletionCall:
         request = parse_object(body)
-        prompt = request.get("prompt")
+        if "prompt" not in request:
+            raise invalid("missing", ("body", "prompt"), "Field required")
+        prompt = request["prompt"]
         if not prompt or (isinstance(prompt, list) and not any(prompt)):
             raise BadRequest("Prompt cannot be empty")
         limit = integer(request, "max_tokens", _DEFAULT_MAX_TOKENS)

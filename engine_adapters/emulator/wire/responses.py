@@ -140,9 +140,9 @@ class ResponsesCall:
             "previous_response_id": None,
             "reasoning": {"effort": effort if effort in _ECHOED_EFFORTS else None, "summary": None},
             "store": request.get("store", True),
-            "temperature": request.get("temperature"),
+            "temperature": _number(request.get("temperature")),
             "text": request.get("text") or self._text_format(output),
-            "top_p": request.get("top_p"),
+            "top_p": _number(request.get("top_p")),
             "truncation": request.get("truncation", "disabled"),
             "user": request.get("user"),
             "metadata": request.get("metadata") or {},
@@ -151,6 +151,11 @@ class ResponsesCall:
     def _text_format(self, output: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         only_text = bool(output) and all(item["type"] == "message" for item in output)
         return {"format": {"type": "text"}} if only_text else None
+
+
+def _number(value: Any) -> Any:
+    """Sampling parameters come back as the floats that the engine has read them as."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _offered(request: Mapping[str, Any]) -> tuple[OfferedTool, ...]:
