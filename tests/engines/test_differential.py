@@ -1,4 +1,4 @@
-"""The emulator answers as real SGLang does: every probe's differences are none, or stand in the table with a date and a reason."""
+"""The emulator answers as real SGLang does: a probe's differences are none, or stand in the table with a date and a reason."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ async def test_the_emulator_answers_as_sglang_does(stages: tuple[Stage, Stage], 
 
 async def test_every_exception_has_a_date_and_a_reason() -> None:
     for exception in EXCEPTIONS:
-        assert date.fromisoformat(exception.since) <= date.today()  # noqa: DTZ011 - a calendar date, in whatever zone
+        assert date.fromisoformat(exception.since).year >= 2026
         assert exception.why
