@@ -16,6 +16,7 @@ from router.dialects.dialect import Dialect
 from router.errors import GatewayError
 from router.fleet.worker import Worker
 from router.turn.legs import Leg, PrefillLeg, ReplyLeg
+from router.turn.locate import Assumed
 from router.turn.observe import StreamObserver
 from router.turn.place import Placement
 from router.turn.port import ReplyPort
@@ -71,6 +72,8 @@ class Attempt:
         self._clock = clock
         self._on_result = on_result
         self._abort_on = abort_on
+        self.assumed: Sequence[Assumed] = ()  # to be taken back if the prompt is never computed
+        self.prefilled = False  # the prefill leg is done, or a first event came
         self._exchanges: list[Exchange] = []
         self._over = False
         self._prompt_logprobs: PromptLogprobs | None = None
@@ -128,6 +131,7 @@ class Attempt:
     # what the legs report
 
     def prefill_done(self, reply: bytes) -> None:
+        self.prefilled = True
         self._prefill_ledger.settle_prefill(self._turn_id, self._clock())
         if self.wants_prefill_reply:
             self._prompt_logprobs = PromptLogprobs(reply)
@@ -136,6 +140,7 @@ class Attempt:
                 call()
 
     def first_event(self, headers: list[Header]) -> None:
+        self.prefilled = True
         self.first_event_ms = self._clock()
         self._prefill_ledger.settle_prefill(self._turn_id, self.first_event_ms)
         self._port.start_stream(end_to_end(headers, _DROPPED_REPLY_HEADERS) + self._reply_headers)

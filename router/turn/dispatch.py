@@ -16,7 +16,7 @@ from router.threads.store import ThreadStore
 from router.turn.attempt import Attempt, Failed, OnResult
 from router.turn.budget import RetryBudget
 from router.turn.legs import Leg, PrefillLeg, ReplyLeg
-from router.turn.locate import assume, locate
+from router.turn.locate import assume, locate, retract
 from router.turn.metrics import TurnMetrics
 from router.turn.observe import StreamObserver
 from router.turn.place import Placement, place
@@ -100,7 +100,7 @@ class Dispatcher:
         turn.attempt = attempt
         legs = build_legs(turn, placement, rid, self._rng, hide_client_key=self._hide_client_key, override=override)
         attempt.book(sighting.prompt_tokens)
-        assume(pool, sighting, placement, located, now_ms)
+        attempt.assumed = assume(pool, sighting, placement, located, now_ms)
         chosen = placement.decision.chosen
         self._threads.committed(sighting.thread, chosen.prefill, chosen.decode, now_ms)
         attempt.begin(legs, self._send)
@@ -122,9 +122,11 @@ class Dispatcher:
             idle_timeout_s=self._timeouts.idle_s,
         )
 
-    def count(self, failed: Failed) -> None:
+    def count(self, turn: Turn, failed: Failed) -> None:
         """Only what is the engine's own fault reaches its breaker: neither back-pressure nor a bad request."""
         error = failed.error
+        if turn.attempt is not None and not turn.attempt.prefilled:
+            retract(turn.pool, turn.attempt.assumed)
         if isinstance(error, EngineError) and not isinstance(error, EngineBusy | StaleConnection):
             failed.worker.breaker.on_failure(self._clock())
             failed.worker.last_fault = error.message

@@ -7,6 +7,8 @@ always go by lineage, since the ids of image blocks cannot be derived.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from costmodel.values import Residency, Tier, WorkerKey
@@ -58,7 +60,14 @@ def _by_lineage(pool: Pool, sighting: Sighting, key: WorkerKey, positions: int, 
     return lineage_residency(positions, sighting.tokens, page_size, age_ms)
 
 
-def assume(pool: Pool, sighting: Sighting, placement: Placement, located: Located, now_ms: float) -> None:
+class Assumed(msgspec.Struct, frozen=True):
+    """What was newly taken for held by a worker when a turn was sent to it."""
+
+    worker: WorkerKey
+    digests: Sequence[int]
+
+
+def assume(pool: Pool, sighting: Sighting, placement: Placement, located: Located, now_ms: float) -> list[Assumed]:
     """Predict on route: the prompt will lie where it was sent, so that the next turn in this millisecond already sees it.
 
     A decode worker keeps it only with a radix cache of its own; without one its KV is gone with the reply.
@@ -67,8 +76,16 @@ def assume(pool: Pool, sighting: Sighting, placement: Placement, located: Locate
     keepers = [chosen.prefill]
     if placement.disaggregated and placement.decode.info is not None and placement.decode.info.decode_keeps_cache:
         keepers.append(chosen.decode)
-    for key in keepers:
-        pool.lineage.assume(key, sighting.digests[located.positions.get(key, 0) :], Tier.L1, now_ms)
+    assumed = [Assumed(key, sighting.digests[located.positions.get(key, 0) :]) for key in keepers]
+    for entry in assumed:
+        pool.lineage.assume(entry.worker, entry.digests, Tier.L1, now_ms)
+    return assumed
+
+
+def retract(pool: Pool, assumed: Sequence[Assumed]) -> None:
+    """The turn was refused or failed before its prompt was computed: nothing of it lies there after all."""
+    for entry in assumed:
+        pool.lineage.refute(entry.worker, entry.digests)
 
 
 def _evicted(pool: Pool, worker_key: WorkerKey, placed_ms: float | None) -> bool:

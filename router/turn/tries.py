@@ -31,8 +31,8 @@ class Sender(Protocol):
         """Place one try and send its legs. Raises NoWorker when nobody is left."""
         ...
 
-    def count(self, failed: Failed) -> None:
-        """Tell breaker and worker what has failed."""
+    def count(self, turn: Turn, failed: Failed) -> None:
+        """Tell breaker, worker and index what has failed."""
         ...
 
     def may_try_again(self, turn: Turn, error: GatewayError) -> bool:
@@ -78,7 +78,7 @@ class Tries:
             self._done(None)
             return
         error = self._error = failed.error
-        self._sender.count(failed)
+        self._sender.count(self._turn, failed)
         if failed.committed:
             self._done(CommittedFailure(error))
             return

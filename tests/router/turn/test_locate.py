@@ -7,13 +7,14 @@ from array import array
 import msgspec
 import pytest
 
-from costmodel.values import Tier, WorkerKey
+from costmodel.values import Decision, Scored, Terms, Tier, WorkerKey
 from engine_adapters.base import EngineInfo
 from kvtier.index.events import BlocksStored
 from router.config.load import parse_config
 from router.fleet.pool import Pool
 from router.threads.sighting import Kind, Sighting, TokenCounts
-from router.turn.locate import locate
+from router.turn.locate import assume, locate, retract
+from router.turn.place import Placement
 
 P0, P1, D0 = WorkerKey("p0"), WorkerKey("p1"), WorkerKey("d0")
 CONFIG = """
@@ -94,3 +95,13 @@ def test_a_reply_that_told_of_younger_evictions_takes_the_threads_own_prompt_for
     assert P0 not in tokens_at(pool, placed, 200)
     younger = msgspec.structs.replace(placed, placed_ms=160.0)
     assert P0 in tokens_at(pool, younger, 200)
+
+
+def test_what_was_assumed_for_a_turn_that_was_refused_is_taken_back(pool):
+    pool.lineage.assume(P0, [11], Tier.L1, 0)
+    scored = Scored(P0, D0, 0, None, Terms())
+    placement = Placement(Decision(scored, (), "cost", ""), pool.workers["p0"], pool.workers["d0"])
+    assumed = assume(pool, SIGHTING, placement, locate(pool, SIGHTING, 0), 0)
+    assert tokens_at(pool, SIGHTING)[P0] == 288
+    retract(pool, assumed)
+    assert tokens_at(pool, SIGHTING)[P0] == 96, "what lay there before stays"
