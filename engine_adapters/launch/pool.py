@@ -10,11 +10,13 @@ from pathlib import Path
 
 from costmodel.values import Role
 from engine_adapters.launch.ports import free_ports
-from engine_adapters.launch.process import EngineProcess
+from engine_adapters.launch.process import EngineProcess, EngineStartError
 from engine_adapters.launch.sglang import SglangSpec, start_sglang
 
 READY_DEADLINE_S = 300.0
 READY_PATH = "/v1/models"
+
+START_ATTEMPTS = 3
 
 _PORTS_PER_SERVER = 5  # HTTP, events, replay, bootstrap, rendezvous
 
@@ -64,9 +66,7 @@ async def launch_pd_pool(
     Raises `EngineStartError`, `EngineNotInstalled` or `NoFreePort`; nothing is left running then.
     """
     roles = [Role.PREFILL] * prefills + [Role.DECODE] * decodes
-    template = base or SglangSpec(model_dir=model_dir, port=0, kv_port=0, replay_port=0)
-    specs = pool_specs(replace(template, model_dir=model_dir), roles, ports)
-    async with _running(specs, log_dir, deadline_s) as servers:
+    async with _running(_template(base, model_dir), roles, ports, log_dir, deadline_s) as servers:
         yield Pool(prefills=tuple(servers[:prefills]), decodes=tuple(servers[prefills:]))
 
 
@@ -75,9 +75,7 @@ async def launch_unified(
     model_dir: Path, log_dir: Path, *, base: SglangSpec | None = None, deadline_s: float = READY_DEADLINE_S
 ) -> AsyncIterator[Server]:
     """One real SGLang server that does both, with `base`'s settings."""
-    template = base or SglangSpec(model_dir=model_dir, port=0, kv_port=0, replay_port=0)
-    specs = pool_specs(replace(template, model_dir=model_dir), [Role.UNIFIED])
-    async with _running(specs, log_dir, deadline_s) as servers:
+    async with _running(_template(base, model_dir), [Role.UNIFIED], None, log_dir, deadline_s) as servers:
         yield servers[0]
 
 
@@ -99,23 +97,42 @@ def pool_specs(template: SglangSpec, roles: Sequence[Role], ports: Sequence[int]
     return specs
 
 
+def _template(base: SglangSpec | None, model_dir: Path) -> SglangSpec:
+    return replace(base or SglangSpec(model_dir=model_dir, port=0, kv_port=0, replay_port=0), model_dir=model_dir)
+
+
 @asynccontextmanager
-async def _running(specs: Sequence[SglangSpec], log_dir: Path, deadline_s: float) -> AsyncIterator[list[Server]]:
+async def _running(
+    template: SglangSpec, roles: Sequence[Role], ports: Sequence[int] | None, log_dir: Path, deadline_s: float
+) -> AsyncIterator[list[Server]]:
+    """Started, ready and, whatever happens, stopped. Drawn ports that were taken meanwhile are drawn again."""
     servers: list[Server] = []
     try:
-        for spec in specs:
-            process = await start_sglang(spec, log_dir)
-            servers.append(Server(spec, process, log_dir))  # one by one: a later failure must stop the earlier ones
-        await _all_ready(servers, deadline_s)
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                await _start(pool_specs(template, roles, ports), servers, log_dir, deadline_s)
+                break
+            except EngineStartError as error:
+                if ports is not None or not error.port_taken or attempt == START_ATTEMPTS:
+                    raise
+                await _stop(servers)
         yield servers
     finally:
-        await asyncio.gather(*(server.process.stop() for server in servers))
+        await _stop(servers)
 
 
-async def _all_ready(servers: Sequence[Server], deadline_s: float) -> None:
+async def _start(specs: Sequence[SglangSpec], servers: list[Server], log_dir: Path, deadline_s: float) -> None:
+    """Adds to `servers` one by one, so that a later failure leaves nothing unknown behind; returns when all are ready."""
+    for spec in specs:
+        servers.append(Server(spec, await start_sglang(spec, log_dir), log_dir))  # noqa: PERF401 - see above
     try:
         async with asyncio.TaskGroup() as waiting:
             for server in servers:
                 waiting.create_task(server.process.ready(READY_PATH, deadline_s))
     except ExceptionGroup as group:
         raise group.exceptions[0] from group  # the first to fail is the cause
+
+
+async def _stop(servers: list[Server]) -> None:
+    await asyncio.gather(*(server.process.stop() for server in servers))
+    servers.clear()

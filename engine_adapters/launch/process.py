@@ -33,6 +33,10 @@ Engines start schedulers and detokenizers that outlive a killed server, so that 
 class EngineStartError(Exception):
     """The engine died or was not ready in time. The message names the log and quotes its end."""
 
+    def __init__(self, message: str, *, port_taken: bool = False) -> None:
+        super().__init__(message)
+        self.port_taken = port_taken  # it died because somebody else listens where it wanted to
+
 
 class EngineProcess:
     """A running engine server. Owned by whoever started it: `stop` must be awaited, also after a failure."""
@@ -68,7 +72,9 @@ class EngineProcess:
                 except httpx.HTTPError:
                     pass  # not listening yet
                 await asyncio.sleep(READY_POLL_S)
-        raise EngineStartError(f"{self.name} ended with {self._process.returncode} before it was ready; {self._tail()}")
+        taken = b"address already in use" in self.log.read_bytes().lower()
+        message = f"{self.name} ended with {self._process.returncode} before it was ready; {self._tail()}"
+        raise EngineStartError(message, port_taken=taken)
 
     async def stop(self, grace_s: float = STOP_GRACE_S) -> None:
         """Ask it to end, then end the whole group: engines leave schedulers and detokenizers behind."""

@@ -15,21 +15,20 @@ from engine_adapters.launch.vllm import VllmSpec, start_vllm
 
 ROOT = Path(__file__).parents[2]
 MODEL_DIR = ROOT / "configs" / "models" / "tiny-agent"
-PORTS = (19210, 19399)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def pd_pool(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
     """Real SGLang: two prefill servers and one decode server."""
     logs = tmp_path_factory.mktemp("sglang")
-    async with launch_pd_pool(MODEL_DIR, logs, prefills=2, decodes=1, ports=free_ports(15, *PORTS)) as pool:
+    async with launch_pd_pool(MODEL_DIR, logs, prefills=2, decodes=1) as pool:
         yield pool
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def vllm_spec(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmSpec]:
     """A real vLLM server, ready, by what it was started with."""
-    port, kv_port, replay_port = free_ports(3, *PORTS)
+    port, kv_port, replay_port = free_ports(3)
     spec = VllmSpec(model_dir=MODEL_DIR, port=port, kv_port=kv_port, replay_port=replay_port)
     process = await start_vllm(spec, tmp_path_factory.mktemp("vllm"))
     try:

@@ -29,7 +29,6 @@ HOST_KV_TOKENS = 32_768
 CONTEXT_TOKENS = 16_000
 CHUNK_TOKENS = 2048
 MAX_RUNNING = 16
-PORTS = (19210, 19399)
 SETTLE_S = 0.4
 DEADLINE_S = 60.0
 
@@ -105,9 +104,8 @@ async def real_stage(model_dir: Path, log_dir: Path) -> AsyncIterator[Stage]:
         chunk_tokens=CHUNK_TOKENS,
         max_running=MAX_RUNNING,
     )
-    dead, *ports = free_ports(11, *PORTS)
-    pool = launch_pd_pool(model_dir, log_dir, prefills=1, decodes=1, base=base, ports=ports)
-    async with pool as running, http_client() as http:
+    (dead,) = free_ports(1)
+    async with launch_pd_pool(model_dir, log_dir, prefills=1, decodes=1, base=base) as running, http_client() as http:
         prefill, decode = running.prefills[0], running.decodes[0]
         pair = Pair(http, prefill.url, prefill.spec.bootstrap_port, decode.url, Random(1))
         yield await _stage(pair, prefill.restart, dead)
@@ -116,7 +114,7 @@ async def real_stage(model_dir: Path, log_dir: Path) -> AsyncIterator[Stage]:
 @asynccontextmanager
 async def emulated_stage(model_dir: Path, log_dir: Path) -> AsyncIterator[Stage]:
     """The emulator with the same settings, each worker a process of its own."""
-    dead, *ports = free_ports(9, *PORTS)
+    dead, *ports = free_ports(9)
     workers = [
         EmulatedWorker("prefill", model_dir, log_dir, ports[:4]),
         EmulatedWorker("decode", model_dir, log_dir, ports[4:]),
