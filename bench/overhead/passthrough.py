@@ -38,8 +38,6 @@ class Relay:
 
     def on_body(self, data: bytes) -> None:
         self._downstream.write(data)
-        if not self._downstream.writable:
-            self.exchange.pause_reading()
 
     def on_end(self) -> None:
         self._downstream.finish()
@@ -64,6 +62,7 @@ class PassThrough:
             origin, head, (request.body,), relay, first_byte_timeout_s=600.0, idle_timeout_s=300.0
         )
         request.downstream.on_disconnect = exchange.abort
+        request.downstream.on_full = exchange.pause_reading
         request.downstream.on_writable = exchange.resume_reading
 
     async def close(self) -> None:

@@ -1,13 +1,14 @@
 """What is noticed in a streamed reply on its way to the client: first event, usage, finish, closed tool calls, and what is cut.
 
-Works on pieces of whole SSE events. A piece costs a few substring searches; events are taken apart only where a marker was
-found. Knows no sockets.
+Works on pieces of whole SSE events. The usual piece, one more event with the next token, is recognised at a glance; others cost
+a few substring searches, and events are taken apart only where a marker was found. Knows no sockets.
 """
 
 from __future__ import annotations
 
 from router.body.strip import details, is_details_only_chunk, is_usage_only_chunk, strip_member
 from router.dialects.dialect import Dialect, split_blocks
+from router.turn.shape import EventShape
 from router.wire.sse import EventSplitter, ToolCallTracker
 
 _SGLEXT = b'"sglext"'
@@ -19,6 +20,7 @@ class StreamObserver:
     __slots__ = (
         "_dialect",
         "_pending",
+        "_shape",
         "_splitter",
         "_strip_details",
         "_strip_usage",
@@ -36,6 +38,7 @@ class StreamObserver:
         self._strip_usage = strip_usage
         self._strip_details = strip_details
         self._splitter = EventSplitter()
+        self._shape = EventShape()
         self._tracker = ToolCallTracker(dialect.name)
         self._pending = b""  # events before the first real one
         self.started = False  # a real event has passed
@@ -54,6 +57,8 @@ class StreamObserver:
         events = self._splitter.feed(data)
         if not events:
             return b""
+        if self.started and self._shape.fits(events):
+            return events
         dialect = self._dialect
         if dialect.may_hold_error(events):
             self.error_event = next((event for event in split_blocks(events) if dialect.is_error(event)), None)
@@ -70,14 +75,20 @@ class StreamObserver:
 
     def _notice(self, events: bytes) -> bytes:
         dialect = self._dialect
+        uneventful = True
         if dialect.finish_marker in events:
+            uneventful = False
             self._read_finish(events)
         if self._tracker.concerns(events):
+            uneventful = False
             self._tracker.feed(events)
         if dialect.has_end(events):
+            uneventful = False
             self.ended = True
         if dialect.may_hold_usage(events) or _SGLEXT in events:
             return self._take_usage(events)
+        if uneventful:
+            self._shape.learn(events)
         return events
 
     def _read_finish(self, events: bytes) -> None:

@@ -64,7 +64,6 @@ class ClientPort:
         self._written_ms = clock()
         self._timer: asyncio.TimerHandle | None = None
         self._early_headers: Callable[[], list[Header]] = list
-        self._pause: Callable[[], None] | None = None
 
     @property
     def head_sent(self) -> bool:
@@ -85,8 +84,6 @@ class ClientPort:
     def write(self, events: bytes) -> None:
         self._written_ms = self._clock()
         self._down.write(events)
-        if self._pause is not None and not self._down.writable:
-            self._pause()
 
     def finish_stream(self) -> None:
         self.close()
@@ -106,16 +103,16 @@ class ClientPort:
         self._down.abort()
 
     def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        self._pause = pause
-        self._down.on_writable = resume
+        down = self._down
+        down.on_full, down.on_writable = pause, resume
+        if not down.writable:
+            pause()
 
     def close(self) -> None:
         self.closed = True
         if self._timer:
             self._timer.cancel()
-        # Both lead back to this reply: cleared, so that nothing waits for the cycle collector.
-        self._early_headers = list
-        self._pause = None
+        self._early_headers = list  # the other leads back to this reply: nothing shall wait for the cycle collector
 
     def _arm(self, seconds: float) -> None:
         if self._timer:

@@ -6,9 +6,8 @@ search: what is around the token was searched before, and a token without quotes
 
 from __future__ import annotations
 
-from os.path import commonprefix
-
 _LESSONS = 16  # streams whose events never settle into a shape are not studied for ever
+_LONG_BYTES = 4096  # nor are long events, which are few
 
 
 class EventShape:
@@ -22,18 +21,26 @@ class EventShape:
         self._last = b""
         self._lessons = _LESSONS
 
-    def fits(self, event: bytes) -> bool:
-        """Whether `event` can hold nothing that the events learned from did not hold."""
+    def fits(self, events: bytes) -> bool:
+        """Whether these whole events, mostly one, can hold nothing that the events learned from did not hold."""
         head, tail = self._head, self._tail
-        if not head or not event.startswith(head) or not event.endswith(tail):
+        if not head:
             return False
-        start, end = len(head), len(event) - len(tail)
-        return start <= end and event.find(b'"', start, end) < 0 and event.find(b"\n", start, end) < 0
+        start, size = 0, len(events)
+        while start < size:
+            if not events.startswith(head, start):
+                return False
+            start += len(head)
+            end = events.find(b'"', start)
+            if not events.startswith(tail, end) or events.find(b"\n", start, end) >= 0:
+                return False
+            start = end + len(tail)
+        return True
 
     def learn(self, event: bytes) -> None:
         """`event` was searched and found to hold nothing."""
         last, self._last = self._last, event
-        if not self._lessons or not last or last == event:
+        if not self._lessons or not last or last == event or len(event) > _LONG_BYTES:
             return
         self._lessons -= 1
         # Cut back to whole quotes: tokens may begin or end alike.
@@ -43,4 +50,5 @@ class EventShape:
 
 
 def _common_start(one: bytes, other: bytes) -> bytes:
-    return bytes(commonprefix([one, other]))
+    length = min(len(one), len(other))
+    return one[: next((i for i in range(length) if one[i] != other[i]), length)]

@@ -30,6 +30,7 @@ class AsgiDownstream:
 
     def __init__(self, method: str) -> None:
         self.on_disconnect: Callable[[], None] | None = None
+        self.on_full: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.disconnected = False
         self.started = False
@@ -73,8 +74,11 @@ class AsgiDownstream:
                 return
         self.flush()
         self._queued_bytes += len(data)
-        self._full = self._full or self._queued_bytes > _HIGH_WATER_BYTES
         self._put({"type": "http.response.body", "body": data, "more_body": True})
+        if not self._full and self._queued_bytes > _HIGH_WATER_BYTES:
+            self._full = True
+            if self.on_full is not None:
+                self.on_full()
 
     def flush(self) -> None:
         if self._head is not None and not self.done:
@@ -92,13 +96,13 @@ class AsgiDownstream:
         self.flush()
         self._finished = True
         self._put({"type": "http.response.body", "body": b"", "more_body": False})
-        self.on_disconnect = self.on_writable = None
+        self.on_disconnect = self.on_full = self.on_writable = None
 
     def abort(self) -> None:
         if not self.done:
             self.flush()  # a server that has sent no head yet would answer with one of its own
             self.aborted = True
-            self.on_disconnect = self.on_writable = None
+            self.on_disconnect = self.on_full = self.on_writable = None
             self._wake.set()
 
     def respond(self, status: int, headers: Sequence[Header], body: bytes) -> None:
@@ -137,7 +141,7 @@ class AsgiDownstream:
         """The client is gone."""
         if not self.done:
             self.disconnected = True
-            left, self.on_disconnect, self.on_writable = self.on_disconnect, None, None
+            left, self.on_disconnect, self.on_full, self.on_writable = self.on_disconnect, None, None, None
             self._wake.set()
             if left is not None:
                 left()

@@ -22,7 +22,8 @@ class Downstream(Protocol):
     """
 
     on_disconnect: Callable[[], None] | None  # called once when the client leaves before the reply is finished
-    on_writable: Callable[[], None] | None  # called when `writable` turns true again
+    on_full: Callable[[], None] | None  # called when `writable` turns false
+    on_writable: Callable[[], None] | None  # called when it turns true again
 
     @property
     def disconnected(self) -> bool: ...

@@ -112,6 +112,12 @@ class HotProtocol(HttpToolsProtocol):
         else:
             self._feed(data)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        serving = self._serving
+        if serving is not None and serving.on_full is not None:
+            serving.on_full()
+
     def resume_writing(self) -> None:
         super().resume_writing()
         serving = self._serving

@@ -36,6 +36,7 @@ class TransportDownstream:
     """
 
     on_disconnect: Callable[[], None] | None = None
+    on_full: Callable[[], None] | None = None
     on_writable: Callable[[], None] | None = None
     disconnected = False
     response_complete = False  # finished or aborted
@@ -140,14 +141,14 @@ class TransportDownstream:
         if self.response_complete:
             return
         self.disconnected = True
-        left, self.on_disconnect, self.on_writable = self.on_disconnect, None, None
+        left, self.on_disconnect, self.on_full, self.on_writable = self.on_disconnect, None, None, None
         if left is not None:
             left()
 
     def _close(self) -> None:
         self.response_complete = True
         # Callers' closures refer back to this reply: cleared, so that nothing waits for the cycle collector.
-        self.on_disconnect = self.on_writable = None
+        self.on_disconnect = self.on_full = self.on_writable = None
 
 
 def declared_length(headers: Sequence[Header]) -> int | None:

@@ -201,7 +201,9 @@ async def test_slow_reader_turns_writable_off_and_on(serve: Serve, kept: Kept) -
     client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     client.writer.transport.pause_reading()
     again = asyncio.Event()
+    full: list[int] = []
     reply.on_writable = again.set
+    reply.on_full = lambda: full.append(written)
     reply.start(200, [])
     written = 0
     while reply.writable:
@@ -210,6 +212,7 @@ async def test_slow_reader_turns_writable_off_and_on(serve: Serve, kept: Kept) -
         await asyncio.sleep(0)
         assert written < 100_000_000
     await asyncio.sleep(0)
+    assert len(full) == 1
     assert not again.is_set()
     client.writer.transport.resume_reading()
     reading = asyncio.create_task(client.until(b"0\r\n\r\n"))
