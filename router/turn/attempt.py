@@ -67,6 +67,7 @@ class Attempt:
         self._prefill_ledger = placement.prefill.ranks[placement.prefill_rank]
         self._decode_ledger = placement.decode.ranks[placement.decode_rank]
         self._port = port
+        self.stream: Callable[[bytes], None] = self._stream_merged if merge_logprobs else port.write
         self._strip_details = strip_details
         self._reply_headers = reply_headers
         self._clock = clock
@@ -117,7 +118,7 @@ class Attempt:
             exchange = send(leg, sink)
             sink.exchange = exchange
             self._exchanges.append(exchange)
-        self._port.throttle(exchange.pause_reading, exchange.resume_reading)
+        self._port.attach(exchange)
 
     def cancel(self) -> None:
         """The client left or the gateway stops: drop both legs and free what they held, at once."""
@@ -126,7 +127,7 @@ class Attempt:
             self._settle(self._clock())
             for worker in (self.placement.prefill, self.placement.decode):
                 worker.breaker.on_abandoned()
-            self._on_result = _told
+            self._on_result = self.stream = _told
 
     # what the legs report
 
@@ -145,13 +146,11 @@ class Attempt:
         self._prefill_ledger.settle_prefill(self._turn_id, self.first_event_ms)
         self._port.start_stream(end_to_end(headers, _DROPPED_REPLY_HEADERS) + self._reply_headers)
 
-    def stream(self, events: bytes) -> None:
-        if not self.wants_prefill_reply:
-            self._port.write(events)
-        elif self._prompt_logprobs is not None:
+    def _stream_merged(self, events: bytes) -> None:
+        if self._prompt_logprobs is not None:
             self._port.write(self._prompt_logprobs.complete_events(events))
         else:
-            self._held.append(lambda: self.stream(events))
+            self._held.append(lambda: self._stream_merged(events))
 
     def stream_ended(self) -> None:
         if self._waits_for_prefill:
@@ -197,7 +196,7 @@ class Attempt:
 
     def _tell(self, failed: Failed | None) -> None:
         """Once; the caller is let go, so that nothing of a turn waits for the cycle collector."""
-        on_result, self._on_result = self._on_result, _told
+        on_result, self._on_result, self.stream = self._on_result, _told, _told
         on_result(failed)
 
     def _drop_legs(self) -> None:
@@ -213,5 +212,5 @@ class Attempt:
         self._decode_ledger.settle_decode(self._turn_id)
 
 
-def _told(failed: Failed | None) -> None:
+def _told(_: object) -> None:
     """Nobody listens any more."""

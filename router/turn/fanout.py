@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from router.body.fanout import ONE_CHOICE, merge_replies, merge_usages, rewrite_choice_index
 from router.dialects.dialect import DialectName, EventKind, split_blocks
 from router.turn.dispatch import Dispatcher
-from router.turn.port import ReplyPort
+from router.turn.port import EngineSide, ReplyPort
 from router.turn.tries import CommittedFailure
 from router.turn.turn import Turn
 from router.wire.head import Header
@@ -67,8 +68,7 @@ class _Joint:
         self._port = port
         self._replies: dict[int, tuple[list[Header], bytes]] = {}
         self._chunk_id = turn.request_id.encode()  # clients take the chunks of one stream to have one id
-        self._pauses: list[Callable[[], None]] = []
-        self._resumes: list[Callable[[], None]] = []
+        self._engines: list[EngineSide] = []
 
     @property
     def committed(self) -> bool:
@@ -93,18 +93,20 @@ class _Joint:
     def reply(self, index: int, headers: list[Header], body: bytes) -> None:
         self._replies[index] = (headers, body)
 
-    def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        self._pauses.append(pause)
-        self._resumes.append(resume)
-        self._port.throttle(self._pause, self._resume)
+    def attach(self, engine: EngineSide) -> None:
+        self._engines.append(engine)
+        self._port.attach(self)
 
-    def _pause(self) -> None:
-        for pause in self._pauses:
-            pause()
+    def pause_reading(self) -> None:
+        for engine in self._engines:
+            engine.pause_reading()
 
-    def _resume(self) -> None:
-        for resume in self._resumes:
-            resume()
+    def resume_reading(self) -> None:
+        for engine in self._engines:
+            engine.resume_reading()
+
+    def silent_s(self, now_s: float) -> float:
+        return min(engine.silent_s(now_s) for engine in self._engines)
 
     def finish(self, usages: list[bytes | None]) -> None:
         if self._replies:
@@ -140,8 +142,9 @@ class _Branch:
         self.committed = True
         self._joint.start(headers)
 
-    def write(self, events: bytes) -> None:
-        self._joint.write(self._index, events)
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        return partial(self._joint.write, self._index)
 
     def finish_stream(self) -> None:
         """The whole is finished when every branch is."""
@@ -153,5 +156,5 @@ class _Branch:
     def abort(self) -> None:
         """The joint aborts the client once, when the failure has reached it."""
 
-    def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        self._joint.throttle(pause, resume)
+    def attach(self, engine: EngineSide) -> None:
+        self._joint.attach(engine)

@@ -79,7 +79,7 @@ class TurnHandler:
             body = DIALECTS[request.path].error_body(error)
             request.downstream.respond(error.status, error_headers(error), body)
             return None
-        return Service(turn, self._dispatcher, self._metrics, self._config.timeouts, self._clock, self._finish).begin()
+        return Service(turn, self._dispatcher, self._metrics, self._config.timeouts, self._finish).begin()
 
     def open(self, request: HotRequest) -> Turn:
         """Read and recognise; nothing is sent yet. Raises what is wrong with the request."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -33,12 +33,11 @@ class LegReports(Protocol):
     dialect: Dialect
     observer: StreamObserver | None  # where a stream was asked for
     wants_prefill_reply: bool  # else the prefill leg's reply is thrown away as it comes
+    stream: Callable[[bytes], None]  # takes the events that may go to the client
 
     def prefill_done(self, reply: bytes) -> None: ...
 
     def first_event(self, headers: list[Header]) -> None: ...
-
-    def stream(self, events: bytes) -> None: ...
 
     def stream_ended(self) -> None: ...
 
@@ -82,38 +81,24 @@ class _EngineLeg:
 class ReplyLeg(_EngineLeg):
     """The leg whose reply the client gets: decode's, or a unified worker's."""
 
-    __slots__ = ("_bytes",)
+    __slots__ = ("_bytes", "_observer", "_stream")
 
     def __init__(self, reports: LegReports, worker: Worker) -> None:
         super().__init__(reports, worker)
         self._bytes = 0
+        self._observer = reports.observer
+        self._stream = reports.stream
+
+    def on_head(self, status: int, headers: list[Header]) -> None:
+        super().on_head(status, headers)
+        if not self._streaming:
+            self._observer = None
 
     def on_body(self, data: bytes) -> None:
-        observer = self._reports.observer
-        if self._streaming and observer is not None:
-            self._on_events(observer, data)
+        observer = self._observer
+        if observer is None:
+            self._on_piece(data)
             return
-        self._bytes += len(data)
-        self._parts.append(data)
-        if self._bytes > _MAX_WHOLE_REPLY_BYTES:
-            self._fail(EngineDied(f"{self._worker.worker_id}: reply above {_MAX_WHOLE_REPLY_BYTES} bytes"))
-
-    def on_end(self) -> None:
-        observer = self._reports.observer
-        if not self._streaming or observer is None:
-            self._on_whole(b"".join(self._parts))
-        elif observer.ended:
-            self._reports.stream_ended()
-        else:
-            self._fail(EngineDied(f"{self._worker.worker_id} ended its stream without an end marker"))
-
-    def _on_whole(self, body: bytes) -> None:
-        if 200 <= self._status < 300:
-            self._reports.reply_complete(self._status, self._headers, body)
-        else:
-            self._fail_by_status(body)
-
-    def _on_events(self, observer: StreamObserver, data: bytes) -> None:
         started = observer.started
         try:
             events = observer.feed(data)
@@ -125,7 +110,27 @@ class ReplyLeg(_EngineLeg):
         elif events:
             if not started:
                 self._reports.first_event(self._headers)
-            self._reports.stream(events)
+            self._stream(events)
+
+    def on_end(self) -> None:
+        if self._observer is None:
+            self._on_whole(b"".join(self._parts))
+        elif self._observer.ended:
+            self._reports.stream_ended()
+        else:
+            self._fail(EngineDied(f"{self._worker.worker_id} ended its stream without an end marker"))
+
+    def _on_piece(self, data: bytes) -> None:
+        self._bytes += len(data)
+        self._parts.append(data)
+        if self._bytes > _MAX_WHOLE_REPLY_BYTES:
+            self._fail(EngineDied(f"{self._worker.worker_id}: reply above {_MAX_WHOLE_REPLY_BYTES} bytes"))
+
+    def _on_whole(self, body: bytes) -> None:
+        if 200 <= self._status < 300:
+            self._reports.reply_complete(self._status, self._headers, body)
+        else:
+            self._fail_by_status(body)
 
 
 class PrefillLeg(_EngineLeg):

@@ -25,6 +25,7 @@ class StreamObserver:
         "_strip_details",
         "_strip_usage",
         "_tracker",
+        "_whole",
         "details",
         "ended",
         "error_event",
@@ -38,7 +39,8 @@ class StreamObserver:
         self._strip_usage = strip_usage
         self._strip_details = strip_details
         self._splitter = EventSplitter()
-        self._shape = EventShape()
+        self._whole = True  # the splitter holds nothing back
+        self._shape = EventShape()  # of events after the first real one
         self._tracker = ToolCallTracker(dialect.name)
         self._pending = b""  # events before the first real one
         self.started = False  # a real event has passed
@@ -54,11 +56,12 @@ class StreamObserver:
 
     def feed(self, data: bytes) -> bytes:
         """The bytes that may go to the client now. Sets `error_event` instead when the engine reports a failure."""
+        if self._whole and self._shape.fits(data):
+            return data
         events = self._splitter.feed(data)
+        self._whole = events is data
         if not events:
             return b""
-        if self.started and self._shape.fits(events):
-            return events
         dialect = self._dialect
         if dialect.may_hold_error(events):
             self.error_event = next((event for event in split_blocks(events) if dialect.is_error(event)), None)

@@ -11,13 +11,24 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from router.clock import Clock
 from router.config.tree import TimeoutConfig
 from router.dialects.dialect import Dialect
 from router.wire.downstream import Downstream
 from router.wire.head import Header
 
 _STREAM_HEADERS: list[Header] = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+class EngineSide(Protocol):
+    """Where the bytes of a try come from."""
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def silent_s(self, now_s: float) -> float:
+        """Since its last bytes, on the loop's clock."""
+        ...
 
 
 class ReplyPort(Protocol):
@@ -27,7 +38,10 @@ class ReplyPort(Protocol):
 
     def start_stream(self, headers: list[Header]) -> None: ...
 
-    def write(self, events: bytes) -> None: ...
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        """What takes the events of a stream. May be kept: it is asked for once a try."""
+        ...
 
     def finish_stream(self) -> None: ...
 
@@ -37,8 +51,8 @@ class ReplyPort(Protocol):
         """The reply broke after it was committed: never end it cleanly."""
         ...
 
-    def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """How to slow the engine down while the client reads slowly."""
+    def attach(self, engine: EngineSide) -> None:
+        """The try's engine: to be slowed down while the client reads slowly."""
         ...
 
 
@@ -50,7 +64,6 @@ class ClientPort:
         down: Downstream,
         dialect: Dialect,
         timeouts: TimeoutConfig,
-        clock: Clock,
         on_keep_alive: Callable[[], None],
     ) -> None:
         self.committed = False
@@ -58,10 +71,11 @@ class ClientPort:
         self._down = down
         self._dialect = dialect
         self._timeouts = timeouts
-        self._clock = clock
         self._on_keep_alive = on_keep_alive
         self._head_sent = False
-        self._written_ms = clock()
+        self._loop = asyncio.get_running_loop()
+        self._written_s = self._loop.time()  # by this port; events go past it
+        self._engine: EngineSide | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._early_headers: Callable[[], list[Header]] = list
 
@@ -81,9 +95,9 @@ class ClientPort:
             self._arm(self._timeouts.keep_alive_s)
         self.committed = True
 
-    def write(self, events: bytes) -> None:
-        self._written_ms = self._clock()
-        self._down.write(events)
+    @property
+    def write(self) -> Callable[[bytes], None]:
+        return self._down.write
 
     def finish_stream(self) -> None:
         self.close()
@@ -102,22 +116,24 @@ class ClientPort:
         self.close()
         self._down.abort()
 
-    def throttle(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+    def attach(self, engine: EngineSide) -> None:
+        self._engine = engine
         down = self._down
-        down.on_full, down.on_writable = pause, resume
+        down.on_full, down.on_writable = engine.pause_reading, engine.resume_reading
         if not down.writable:
-            pause()
+            engine.pause_reading()
 
     def close(self) -> None:
         self.closed = True
         if self._timer:
             self._timer.cancel()
-        self._early_headers = list  # the other leads back to this reply: nothing shall wait for the cycle collector
+        self._early_headers = list  # both lead back to this reply: nothing shall wait for the cycle collector
+        self._engine = None
 
     def _arm(self, seconds: float) -> None:
         if self._timer:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._on_silence)
+        self._timer = self._loop.call_later(seconds, self._on_silence)
 
     def _on_silence(self) -> None:
         if self.closed:
@@ -126,10 +142,18 @@ class ClientPort:
             self._head_sent = True
             self._down.start(200, _STREAM_HEADERS + self._early_headers())
             self._down.flush()
-        silent_s = (self._clock() - self._written_ms) / 1000
+        silent_s = self._silent_s()
         if silent_s >= self._timeouts.keep_alive_s * 0.99:
             self._on_keep_alive()
-            self._written_ms = self._clock()
+            self._written_s = self._loop.time()
             self._down.write(self._dialect.keep_alive)
             silent_s = 0.0
         self._arm(self._timeouts.keep_alive_s - silent_s)
+
+    def _silent_s(self) -> float:
+        """Since anything went to the client. Once events do, what the engine sends goes on at once."""
+        now_s = self._loop.time()
+        silent_s = now_s - self._written_s
+        if self.committed and self._engine is not None:
+            silent_s = min(silent_s, self._engine.silent_s(now_s))
+        return max(0.0, silent_s)

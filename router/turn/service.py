@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from router.clock import Clock
 from router.config.tree import TimeoutConfig
 from router.errors import GatewayError
 from router.turn.dispatch import Dispatcher, reply_headers
@@ -39,14 +38,13 @@ class Service:
         dispatcher: Dispatcher,
         metrics: TurnMetrics,
         timeouts: TimeoutConfig,
-        clock: Clock,
         on_end: Callable[[Turn, Outcome, int], None],
     ) -> None:
         self._turn = turn
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._on_end = on_end
-        self._port = ClientPort(turn.request.downstream, turn.dialect, timeouts, clock, metrics.kept_alive)
+        self._port = ClientPort(turn.request.downstream, turn.dialect, timeouts, metrics.kept_alive)
         self._holds_place = False
         self._tries: Tries | None = None
         self._task: asyncio.Task[None] | None = None

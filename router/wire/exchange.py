@@ -117,6 +117,10 @@ class Exchange:
             if self._carrier is not None:
                 self._carrier.resume_reading()
 
+    def silent_s(self, now_s: float) -> float:
+        """Since the last bytes of the reply, or since reading was resumed. Only once `heard`."""
+        return now_s - (self.due_s - self.idle_timeout_s)
+
     @property
     def paused(self) -> bool:
         return self._paused
