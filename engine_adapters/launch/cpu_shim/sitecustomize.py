@@ -8,6 +8,7 @@ when they are imported, and nothing else:
 | torchvision | two operators declared | its compiled operators need CUDA torch |
 | torch, torch.cpu | Event and Stream stand-ins; `pin_memory` does nothing | CPU work is synchronous; nothing can be pinned |
 | mem_cache.pool_host.* | no host registration, no pinning, `direct` copies as torch indexing | the copy kernels are CUDA only |
+| mem_cache.pool_host.base | 1 GiB of memory is left free, not 10 | the pools of a tiny model take megabytes |
 | disaggregation.*.conn | no host tensor indices | that path allocates pinned memory and CUDA events |
 | disaggregation.nixl.conn, .decode | "VRAM" reads "DRAM" | pools are registered as VRAM whatever the device |
 
@@ -30,6 +31,7 @@ from typing import Any
 Patch = Callable[[Any], None]
 
 SRT = "sglang.srt"
+HOST_MEMORY_RESERVE_BYTES = 1 << 30
 DRAM_MODULES = (f"{SRT}.disaggregation.nixl.conn", f"{SRT}.disaggregation.decode")
 
 
@@ -94,6 +96,7 @@ def patch_pool_common(module: Any) -> None:
 
 
 def patch_pool_base(module: Any) -> None:
+    module.HICACHE_HOST_MEMORY_RESERVE_BYTES = HOST_MEMORY_RESERVE_BYTES
     module.HostKVCache.pin_memory = property(lambda _self: False, lambda _self, _value: None)
 
 
