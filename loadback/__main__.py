@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from bench.overhead.cli import overhead
+from bench.simulate.cli import sim_commands
 from bench.swarm.cli import swarm
 from loadback.demo_command import demo
 from loadback.doctor.command import doctor
@@ -42,6 +43,7 @@ def build() -> typer.Typer:
     for command in (serve, up, demo, explain, doctor):
         app.command()(command)
     app.add_typer(bench_commands(), name="bench")
+    app.add_typer(sim_commands(), name="sim")
     return app
 
 

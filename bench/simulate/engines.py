@@ -1,0 +1,138 @@
+"""The pool's engine models in virtual time, with the hand-over between the halves of a pair. No gateway, no clients.
+
+Both halves are sent at once, as a PD gateway does; the prefill engine starts when the decode engine has room, and the decode
+engine when it has the KV. What the engines publish is handed on as it happens; who listens decides how late it hears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from bench.simulate.agenda import Agenda
+from costmodel.values import WorkerKey
+from engine_adapters.base import LoadReport
+from engine_adapters.emulator.model.engine import EngineModel
+from engine_adapters.emulator.model.live_request import Stage
+from engine_adapters.emulator.model.load import EngineLoad
+from engine_adapters.emulator.model.page_events import as_block_event
+from engine_adapters.emulator.model.params import EngineParams, EngineRole
+from engine_adapters.emulator.model.request import Allocated, Cached, EngineRequest, Finished, Outcome, Progress, Transferred
+from kvtier.index.events import BlockEvent
+
+
+class Listener(msgspec.Struct):
+    """What the engines tell. `rid` is the request's; times are the agenda's."""
+
+    prefilled: Callable[[str, Cached], None]  # the prefill half is over, or a unified worker's first token is out
+    first_token: Callable[[str, Cached], None]
+    finished: Callable[[str], None]
+    published: Callable[[WorkerKey, list[BlockEvent]], None]
+
+
+class EnginePool:
+    """Raises ValueError from `submit` as the engine model does: for a prompt that no engine could hold."""
+
+    def __init__(self, params: Mapping[WorkerKey, EngineParams], agenda: Agenda, listener: Listener) -> None:
+        self._agenda = agenda
+        self._listener = listener
+        self.models = {key: EngineModel(each) for key, each in params.items()}
+        self._due: dict[WorkerKey, float | None] = dict.fromkeys(self.models)
+        self._pairs: dict[str, tuple[WorkerKey, WorkerKey, int]] = {}  # prefill, decode, prompt tokens
+        self._transferred_tokens = 0
+
+    def submit(self, request: EngineRequest, prefill: WorkerKey, decode: WorkerKey) -> None:
+        """One turn, to one unified worker or to both halves of a pair."""
+        now_ms = self._agenda.now_ms
+        self._pairs[request.rid] = (prefill, decode, request.prompt_tokens)
+        if prefill == decode:
+            self.models[prefill].submit(request, now_ms)
+        else:
+            half = msgspec.structs.replace(request, output_tokens=1, max_new_tokens=1, paired=True)
+            self.models[prefill].submit(half, now_ms)
+            self.models[decode].submit(msgspec.structs.replace(request, paired=True), now_ms)
+            self._pump(decode)
+        self._pump(prefill)
+
+    def report(self, key: WorkerKey) -> LoadReport:
+        """What `/v1/loads` would say now."""
+        model = self.models[key]
+        return load_report(model.load(), model.params)
+
+    def moved_bytes(self) -> dict[str, float]:
+        """Bytes so far by the way they took."""
+        models = self.models.values()
+        tokens = {
+            "l1_to_l2": sum(model.counters.backed_up_tokens for model in models),
+            "l2_to_l1": sum(model.counters.loaded_back_tokens for model in models),
+            "prefill_to_decode": self._transferred_tokens,
+        }
+        per_token = next(iter(models)).params.kv_bytes_per_token
+        return {way: float(count * per_token) for way, count in tokens.items()}
+
+    def _pump(self, key: WorkerKey) -> None:
+        """Let one engine do everything due, hand it on, and come back when there is more."""
+        model, now_ms = self.models[key], self._agenda.now_ms
+        for outcome in model.advance(now_ms):
+            self._tell(key, outcome)
+        events = model.take_page_events()
+        if events:
+            page = model.params.page_tokens
+            self._listener.published(key, [as_block_event(event, page) for event in events])
+        due_ms = model.next_event_ms()
+        if due_ms is not None and due_ms != self._due[key]:
+            self._due[key] = due_ms
+            self._agenda.at(max(due_ms, now_ms), self._wake, key, due_ms)
+
+    def _wake(self, key: WorkerKey, due_ms: float) -> None:
+        if self._due[key] == due_ms:
+            self._due[key] = None
+            self._pump(key)
+
+    def _tell(self, key: WorkerKey, outcome: Outcome) -> None:
+        kind = type(outcome)
+        if kind is Progress:
+            if outcome.output_tokens == 1:  # type: ignore[union-attr]
+                self._first(key, outcome.rid, outcome.cached)  # type: ignore[union-attr]
+        elif isinstance(outcome, Allocated):
+            prefill, _, prompt_tokens = self._pairs[outcome.rid]
+            self._transferred_tokens += prompt_tokens - outcome.resident_tokens
+            self.models[prefill].pair(outcome.rid, self._agenda.now_ms, outcome.resident_tokens)
+            self._pump(prefill)
+        elif isinstance(outcome, Transferred):
+            self._listener.prefilled(outcome.rid, outcome.cached)
+            decode = self._pairs[outcome.rid][1]
+            self.models[decode].receive(outcome.rid, self._agenda.now_ms, outcome.cached)
+            self._pump(decode)
+        elif isinstance(outcome, Finished) and self._pairs[outcome.rid][1] == key:
+            del self._pairs[outcome.rid]
+            self._listener.finished(outcome.rid)
+
+    def _first(self, key: WorkerKey, rid: str, cached: Cached) -> None:
+        if self.models[key].params.role is EngineRole.PREFILL:
+            return  # the client hears the decode half
+        if self.models[key].params.role is EngineRole.UNIFIED:
+            self._listener.prefilled(rid, cached)
+        self._listener.first_token(rid, cached)
+
+
+def load_report(load: EngineLoad, params: EngineParams) -> LoadReport:
+    """As the emulator's `/v1/loads` tells it and the SGLang adapter reads it."""
+    counters = load.counters
+    waiting = load.queue(Stage.WAITING)
+    hand_over = sum(load.queue(stage).requests for stage in (Stage.BOOTSTRAP, Stage.PREALLOC, Stage.RECEIVING))
+    uncached = int(waiting.tokens * (1.0 - counters.hit_rate)) + load.chunk_left_tokens
+    return LoadReport(
+        dp_rank=0,
+        running_requests=load.running,
+        waiting_requests=waiting.requests + hand_over,
+        waiting_uncached_tokens=0 if params.role is EngineRole.DECODE else uncached,
+        kv_tokens_used=load.held_tokens,
+        kv_tokens_capacity=params.kv_tokens,
+        max_running_requests=params.max_running,
+        prefill_uncached_tokens_total=counters.prefill_tokens,
+        prefill_busy_us_total=int(counters.prefill_busy_ms * 1000),
+        transfer_bytes_per_ms=counters.transfer_bytes_per_ms or None,
+        transfer_latency_ms=counters.transfer_ms or None,
+    )

@@ -1,0 +1,83 @@
+"""Runs every policy of an experiment, several at once in processes of their own, and says how far each has come."""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from bench.simulate.experiments import Experiment
+from bench.simulate.figures import Price, figures
+from bench.simulate.simulation import Simulation
+from costmodel.policies import REGISTRY
+
+Tell = Callable[[str, float], None]  # policy, virtual seconds done
+
+
+class RunFailed(Exception):
+    """A policy's run ended in an error; the message holds its traceback."""
+
+
+def run_policy(experiment: Experiment, policy: str, seed: int, tell: Callable[[float], None] | None = None) -> dict[str, Any]:
+    """One policy's figures."""
+    simulation = Simulation(
+        experiment.workload, experiment.cluster, REGISTRY[policy](experiment.params), experiment.settings, seed
+    )
+    outcome = simulation.run(tell)
+    return figures(outcome, experiment.settings.warmup_s * 1000, Price(experiment.cluster.usd_per_hour))
+
+
+def run_policies(
+    experiment: Experiment, policies: Sequence[str], seed: int, jobs: int, tell: Tell
+) -> dict[str, dict[str, Any]]:
+    """Figures by policy, in the order asked for. Raises `RunFailed`; no process outlives the call."""
+    if jobs < 2 or len(policies) < 2:
+        return {name: run_policy(experiment, name, seed, lambda done, name=name: tell(name, done)) for name in policies}  # type: ignore[misc]
+    context = multiprocessing.get_context("fork")  # the workload is shared, not sent
+    left, found = list(policies), {}
+    running: dict[Connection, tuple[str, BaseProcess]] = {}
+    try:
+        while left or running:
+            while left and len(running) < jobs:
+                name = left.pop(0)
+                ours, theirs = context.Pipe(duplex=False)
+                process = context.Process(target=_child, args=(theirs, experiment, name, seed), daemon=True)
+                process.start()
+                theirs.close()
+                running[ours] = (name, process)
+            for connection in wait(list(running)):
+                assert isinstance(connection, Connection)
+                name, child = running[connection]
+                if (result := _read(connection, name, tell)) is not None:
+                    found[name] = result
+                    del running[connection]
+                    child.join()
+    finally:
+        for _, child in running.values():
+            child.kill()
+            child.join()
+    return {name: found[name] for name in policies}
+
+
+def _read(connection: Connection, name: str, tell: Tell) -> dict[str, Any] | None:
+    """One message of a child: how far it is (None), or its figures."""
+    try:
+        message = connection.recv()
+    except EOFError:
+        raise RunFailed(f"{name}: its process died") from None
+    if isinstance(message, float):
+        tell(name, message)
+        return None
+    if isinstance(message, str):
+        raise RunFailed(f"{name}:\n{message}")
+    return dict(message)
+
+
+def _child(connection: Connection, experiment: Experiment, policy: str, seed: int) -> None:
+    try:
+        connection.send(run_policy(experiment, policy, seed, connection.send))
+    except Exception:  # noqa: BLE001  the process's root: whatever happens is told to the parent, which raises it
+        connection.send(traceback.format_exc())

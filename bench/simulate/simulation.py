@@ -1,0 +1,243 @@
+"""One run: a workload, a pool in truth, a gateway that believes something else, and one policy. Deterministic by its seed.
+
+The random generators of clients, beliefs and policy are apart, so that every policy is asked the same by the same clients and
+starts from the same wrong beliefs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import msgspec
+import xxhash
+
+from bench.simulate.agenda import Agenda
+from bench.simulate.clients import Ask, Clients, Rota
+from bench.simulate.cluster import Cluster, misjudge
+from bench.simulate.engines import EnginePool, Listener
+from bench.simulate.served import Served
+from bench.simulate.view import Sent, View
+from bench.simulate.workload import SessionPlan, Workload, reply_pages
+from costmodel.policies.base import Policy
+from costmodel.values import Role, Turn, WorkerKey
+from engine_adapters.emulator.model.request import Cached, EngineRequest
+from kvtier.index.events import BlockEvent
+from router.threads.estimate import Rates as OutputRates
+from router.threads.estimate import blend
+
+_CLIENT_LIMIT_TOKENS = 8_192  # what clients set as max_tokens; the engine reserves for it
+_DRAIN_MS = 1_800_000.0  # after the last call, how long replies may still take
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What an experiment fixes beside workload and pool. Lags are how late the gateway hears."""
+
+    horizon_s: float  # no call is sent later
+    warmup_s: float = 0.0  # turns that arrive earlier are not counted
+    concurrency: int = 0  # sessions open at once; 0 = open loop
+    ramp_s: float = 60.0
+    rota: Rota | None = None
+    pin_grow_tokens: int = 0  # forced migration: sessions start on the first prefill and move on after growing by this; 0 = off
+    drain_share: float = 0.0  # of calls whose thread's last prefill worker is not to be had
+    event_lag_ms: float = 20.0
+    load_poll_ms: float = 1_000.0
+    load_lag_ms: float = 10.0
+    prior_error: float = 0.3
+    resume_gap_s: float = 60.0
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of a run. `unfinished` turns were still running when it was broken off."""
+
+    served: tuple[Served, ...]
+    until_ms: float
+    unfinished: int
+    moved_bytes: dict[str, float]
+    decisions: tuple[tuple[float, str, WorkerKey, WorkerKey], ...]  # time, thread, prefill, decode
+
+
+class _Thread:
+    """What the gateway remembers of a thread."""
+
+    __slots__ = ("decode", "output_tokens", "prefill", "seen_ms")
+
+    def __init__(self, prefill: WorkerKey | None, decode: WorkerKey | None) -> None:
+        self.prefill = prefill
+        self.decode = decode
+        self.seen_ms: float | None = None
+        self.output_tokens = 0.0
+
+
+class _Flight(msgspec.Struct):
+    ask: Ask
+    sent: Sent
+    first_call: bool
+
+
+class Simulation:
+    """`run` once. `tell` is called with the virtual seconds done, for a progress bar."""
+
+    def __init__(self, workload: Workload, cluster: Cluster, policy: Policy, settings: Settings, seed: int) -> None:
+        roles = cluster.topology.roles()
+        params = {key: cluster.engine_params(role) for key, role in roles.items()}
+        belief = misjudge(cluster.truth, random.Random(f"{seed} belief"), settings.prior_error)
+        self._agenda = Agenda()
+        self._settings = settings
+        self._workload = workload
+        self._seed = seed
+        self._policy = policy
+        self._rng = random.Random(f"{seed} policy")
+        l2 = any(each.host_kv_tokens for each in params.values())
+        self._view = View(roles, belief, page_tokens=workload.page_tokens, l2=l2)
+        listener = Listener(self._prefilled, self._first_token, self._finished, self._published)
+        self._engines = EnginePool(params, self._agenda, listener)
+        until_ms = settings.horizon_s * 1000
+        self._clients = Clients(self._agenda, self._send, until_ms=until_ms, rota=settings.rota)
+        self._prefill_keys = [key for key, role in roles.items() if role is not Role.DECODE]
+        self._threads: dict[str, _Thread] = {}
+        self._outputs = OutputRates()
+        self._flights: dict[str, _Flight] = {}
+        self._pins: dict[str, tuple[int, int]] = {}
+        self._turns = 0
+        self._served: list[Served] = []
+        self._decisions: list[tuple[float, str, WorkerKey, WorkerKey]] = []
+
+    def run(self, tell: Callable[[float], None] | None = None) -> Outcome:
+        settings, agenda = self._settings, self._agenda
+        until_ms = settings.horizon_s * 1000
+        if settings.concurrency:
+            self._clients.closed_loop(self._plans(), settings.concurrency, settings.ramp_s * 1000)
+        else:
+            self._clients.open_loop(iter(self._workload.sessions))
+        for i, key in enumerate(self._view.workers):
+            agenda.at(i * settings.load_poll_ms / len(self._view.workers), self._poll, key)
+        told_ms = 0.0
+        while agenda.now_ms < until_ms or (self._flights and agenda.now_ms < until_ms + _DRAIN_MS):
+            agenda.step()
+            if tell is not None and agenda.now_ms >= told_ms + 10_000:
+                told_ms = agenda.now_ms
+                tell(min(told_ms, until_ms) / 1000)
+        moved = self._engines.moved_bytes()
+        return Outcome(tuple(self._served), until_ms, len(self._flights), moved, tuple(self._decisions))
+
+    def _plans(self) -> Iterator[SessionPlan]:
+        """The sessions in an order of the seed's, over and over; a repeated one is a new session with a new name."""
+        order = list(self._workload.sessions)
+        random.Random(f"{self._seed} clients").shuffle(order)
+        yield from order
+        # A trace that has run out would repeat page numbers that are still cached: better fewer sessions than false hits.
+
+    def _poll(self, key: WorkerKey) -> None:
+        report = self._engines.report(key)
+        self._agenda.after(self._settings.load_lag_ms, lambda: self._view.heard_load(key, report, self._agenda.now_ms))
+        self._agenda.after(self._settings.load_poll_ms, self._poll, key)
+
+    def _published(self, key: WorkerKey, events: list[BlockEvent]) -> None:
+        self._agenda.after(self._settings.event_lag_ms, lambda: self._view.heard_events(key, events, self._agenda.now_ms))
+
+    def _send(self, ask: Ask) -> None:
+        """The gateway's turn: recognise, locate, decide, book, dispatch."""
+        now_ms, call = self._agenda.now_ms, ask.call
+        pages = call.pages()
+        routed = self._view.routed(pages)
+        known = self._threads.get(ask.thread_id)
+        thread = known or self._new_thread(ask)
+        allowed, forced = self._allowed(ask, thread)
+        idle = thread.seen_ms is not None and now_ms - thread.seen_ms > self._settings.resume_gap_s * 1000
+        first_call = known is None or idle or ask.rotated or forced
+        turn = Turn(
+            ask.thread_id,
+            call.prompt_tokens,
+            round(thread.output_tokens or self._outputs.output_tokens),
+            first_call,
+            max(routed.values(), default=0) if known is None and thread.prefill is None else 0,
+            thread.prefill,
+            thread.decode,
+        )
+        fleet = self._view.fleet(pages, call.prompt_tokens, routed, now_ms, allowed)
+        chosen = self._policy.decide(turn, fleet, now_ms, self._rng).chosen
+        self._turns += 1
+        rid = str(self._turns)
+        sent = Sent(self._turns, call.prompt_tokens, chosen, now_ms)
+        self._decisions.append((now_ms, ask.thread_id, chosen.prefill, chosen.decode))
+        self._flights[rid] = _Flight(ask, sent, first_call)
+        self._view.placed(sent, pages)
+        thread.prefill, thread.decode = chosen.prefill, chosen.decode
+        self._dispatch(rid, ask, pages, chosen.prefill, chosen.decode)
+
+    def _dispatch(self, rid: str, ask: Ask, pages: list[int], prefill: WorkerKey, decode: WorkerKey) -> None:
+        call = ask.call
+        if prefill == decode:
+            pages = reply_pages(call, ask.following, self._workload.page_tokens)
+        limit = max(call.output_tokens, _CLIENT_LIMIT_TOKENS)
+        request = EngineRequest(rid, call.prompt_tokens, call.output_tokens, limit, pages)
+        self._engines.submit(request, prefill, decode)
+
+    def _new_thread(self, ask: Ask) -> _Thread:
+        """A thread that begins with its parent's history is a fork and starts where that was served; others start nowhere."""
+        plan = ask.session.plan
+        parent = plan.threads[ask.thread].parent
+        origin = self._threads.get(plan.name) if parent is not None else None
+        forked = origin is not None and parent is not None and ask.call.runs[:1] == plan.threads[parent].calls[0].runs[:1]
+        thread = _Thread(origin.prefill, origin.decode) if origin is not None and forked else _Thread(None, None)
+        self._threads[ask.thread_id] = thread
+        return thread
+
+    def _allowed(self, ask: Ask, thread: _Thread) -> tuple[frozenset[WorkerKey] | None, bool]:
+        """Which prefills the workload leaves to choose from, and whether it has just moved the thread."""
+        if self._settings.pin_grow_tokens:
+            return self._pinned(ask)
+        share, before = self._settings.drain_share, thread.prefill
+        if not share or before is None or len(self._prefill_keys) < 2:
+            return None, False
+        lot = xxhash.xxh3_64_intdigest(f"{self._seed} {ask.thread_id} {ask.index}".encode()) / (1 << 64)
+        if lot >= share:
+            return None, False
+        return frozenset(self._prefill_keys) - {before}, True
+
+    def _pinned(self, ask: Ask) -> tuple[frozenset[WorkerKey], bool]:
+        """The seed's forced migration: a pin that moves on at a resume once the context has grown enough."""
+        name, tokens = ask.session.plan.name, ask.call.prompt_tokens
+        pin, pinned_tokens = self._pins.setdefault(name, (0, tokens))
+        moved = ask.rotated and tokens - pinned_tokens >= self._settings.pin_grow_tokens
+        if moved:
+            pin = (pin + 1) % len(self._prefill_keys)
+            self._pins[name] = (pin, tokens)
+        return frozenset((self._prefill_keys[pin],)), moved
+
+    def _prefilled(self, rid: str, cached: Cached) -> None:
+        sent = self._flights[rid].sent
+        sent.cached = cached
+        self._view.prefilled(sent, self._agenda.now_ms)
+
+    def _first_token(self, rid: str, cached: Cached) -> None:
+        self._flights[rid].sent.first_ms = self._agenda.now_ms
+
+    def _finished(self, rid: str) -> None:
+        flight = self._flights.pop(rid)
+        ask, sent, now_ms = flight.ask, flight.sent, self._agenda.now_ms
+        output_tokens = ask.call.output_tokens
+        self._view.finished(sent, output_tokens, now_ms)
+        thread = self._threads[ask.thread_id]
+        thread.seen_ms = now_ms
+        thread.output_tokens = blend(thread.output_tokens, output_tokens)
+        self._outputs.learn_output(output_tokens)
+        terms = sent.chosen.terms
+        self._served.append(
+            Served(
+                sent.sent_ms,
+                sent.first_ms,
+                now_ms,
+                sent.prompt_tokens,
+                output_tokens,
+                sent.cached.device,
+                sent.cached.host,
+                flight.first_call,
+                sent.chosen.prefill,
+                sent.chosen.decode,
+                terms.ttft_ms,
+                terms.total_ms,
+            )
+        )
+        self._clients.done(ask)

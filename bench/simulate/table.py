@@ -1,0 +1,72 @@
+"""An experiment's figures as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+_GB = 1e9
+
+
+def result_table(title: str, results: Mapping[str, Mapping[str, Any]]) -> Table:
+    """One row a policy; times in seconds, hits in percent of tokens, the lowest p90 E2E and p99 TTFT in bold."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("policy", no_wrap=True)
+    for column in (
+        "turns",
+        "TTFT p50",
+        "p90",
+        "p99",
+        "first",
+        "later",
+        "E2E p90",
+        "tok/s",
+        "hit",
+        "first hit",
+        "later hit",
+        "L1/L2 Mtok",
+        "moved GB",
+        "$/Mtok",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    counted = [found for found in results.values() if found["turns"]]
+    best_e2e = min((found["e2e_s"]["p90"] for found in counted), default=0.0)
+    best_ttft = min((found["ttft_s"]["p99"] for found in counted), default=0.0)
+    for name, found in results.items():
+        table.add_row(name, *(_cells(found, best_e2e, best_ttft) if found["turns"] else ["0"]))
+    return table
+
+
+def _cells(found: Mapping[str, Any], best_e2e: float, best_ttft: float) -> list[str]:
+    ttft, tiers = found["ttft_s"], found["tokens_by_tier"]
+    moved = sum(found["moved_bytes"].values()) / _GB
+    return [
+        f"{found['turns']:,}",
+        f"{ttft['p50']:.2f}",
+        f"{ttft['p90']:.2f}",
+        _bold(f"{ttft['p99']:.2f}", ttft["p99"] == best_ttft),
+        _seconds(found["first_call_ttft_s"]),
+        _seconds(found["later_call_ttft_s"]),
+        _bold(f"{found['e2e_s']['p90']:.1f}", found["e2e_s"]["p90"] == best_e2e),
+        f"{found['tokens_per_s']:,.0f}",
+        _percent(found["hit"]),
+        _percent(found["first_call_hit"]),
+        _percent(found["later_call_hit"]),
+        f"{tiers['L1'] / 1e6:,.0f}/{tiers['L2'] / 1e6:,.0f}",
+        f"{moved:,.0f}",
+        f"{found['usd_per_million_tokens']:.3f}",
+    ]
+
+
+def _bold(text: str, best: bool) -> str:
+    return f"[bold]{text}[/bold]" if best else text
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"

@@ -1,0 +1,137 @@
+"""What the simulated gateway knows: production's index, ledgers and estimators, fed late and started wrong.
+
+It hears of the engines what a gateway hears: block events and load reports after a delay, first tokens and usage of its own
+turns. It never sees an engine model, a plan or the future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from costmodel.calibrate import LinkEstimator
+from costmodel.hardware import HardwarePrior
+from costmodel.values import Decode, Fleet, Prefill, Residency, Role, Scored, Tier, WorkerKey
+from engine_adapters.base import LoadReport
+from engine_adapters.emulator.model.request import Cached
+from kvtier.index.convert import to_residency
+from kvtier.index.events import BlockEvent
+from kvtier.index.memory import BlockIndex
+from router.fleet.ledger import Ledger
+from router.fleet.rates import Rates
+
+_INDEX_ENTRIES = 4_000_000
+_ROUTED_STRIDE = 8  # of a routed prompt's pages every eighth is remembered: prefixes are known to that grain
+_NOTHING = Residency()
+_QUEUE_SHARE = 0.2  # of TTFT: a turn that queued longer tells more of the queue's prediction than of prefill
+_MIN_DECODE_TOKENS = 8  # fewer say little about the time between tokens
+
+
+class Sent(msgspec.Struct):
+    """One turn that the gateway has placed. `cached` and times are filled in as the reply tells them."""
+
+    turn: int
+    prompt_tokens: int
+    chosen: Scored
+    sent_ms: float
+    first_ms: float = 0.0
+    cached: Cached = Cached()
+
+
+class Worker:
+    """One rank's ledger and estimators, as `router.fleet.worker` keeps them."""
+
+    def __init__(self, role: Role, belief: HardwarePrior, pool_rates: Rates) -> None:
+        self.role = role
+        self.ledger = Ledger()
+        self.rates = Rates(belief.prefill, belief.decode, pool_rates)
+        self.transfer = LinkEstimator(belief.transfer)
+        self.prefill_tokens = 0  # prompt tokens of the turns in flight on this leg
+        self.decode_tokens = 0
+
+
+class View:
+    """`l2` says whether the workers have a host tier. All times are passed in."""
+
+    def __init__(self, roles: Mapping[WorkerKey, Role], belief: HardwarePrior, *, page_tokens: int, l2: bool) -> None:
+        pool_rates = Rates(belief.prefill, belief.decode)
+        self.workers = {key: Worker(role, belief, pool_rates) for key, role in roles.items()}
+        self.disaggregated = Role.PREFILL in roles.values()
+        self._belief = belief
+        self._page_tokens = page_tokens
+        self._restore = {Tier.L2: belief.host} if l2 else {}
+        self._blocks = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
+        self._routed = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
+
+    def heard_events(self, key: WorkerKey, events: Iterable[BlockEvent], now_ms: float) -> None:
+        for event in events:
+            self._blocks.apply(key, event, now_ms)
+
+    def heard_load(self, key: WorkerKey, report: LoadReport, now_ms: float) -> None:
+        worker = self.workers[key]
+        worker.ledger.reported(report, now_ms)
+        worker.rates.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total, 0)
+        if report.transfer_bytes_per_ms:
+            worker.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
+
+    def routed(self, pages: Sequence[int]) -> dict[WorkerKey, int]:
+        """Leading tokens of this prompt that were sent to each worker before."""
+        found = self._routed.leading(pages[_ROUTED_STRIDE - 1 :: _ROUTED_STRIDE])
+        return {key: count * _ROUTED_STRIDE * self._page_tokens for key, count in found.items()}
+
+    def fleet(
+        self,
+        pages: Sequence[int],
+        prompt_tokens: int,
+        routed: Mapping[WorkerKey, int],
+        now_ms: float,
+        allowed: frozenset[WorkerKey] | None = None,
+    ) -> Fleet:
+        """The candidates of this moment; of prefills only the `allowed`, if that is given."""
+        matches = self._blocks.match(pages, now_ms)
+        prefills: list[Prefill] = []
+        decodes: list[Decode] = []
+        for key, worker in self.workers.items():
+            match = matches.get(key)
+            held = to_residency(match, self._page_tokens, prompt_tokens) if match is not None else _NOTHING
+            prefill_rates = worker.rates.prefill(now_ms)
+            load, turns = worker.ledger.load(now_ms, prefill_rates.ms_per_token), worker.ledger.inflight
+            if worker.role is not Role.DECODE and (allowed is None or key in allowed):
+                sent, tokens = routed.get(key, 0), worker.prefill_tokens
+                prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent))
+            if worker.role is not Role.PREFILL:
+                link, rates = worker.transfer.link, worker.rates.decode(now_ms)
+                decodes.append(Decode(key, load, rates, link, held.tokens, turns, worker.decode_tokens))
+        return Fleet(tuple(prefills), tuple(decodes), self._belief.kv_bytes_per_token, self.disaggregated)
+
+    def placed(self, sent: Sent, pages: Sequence[int]) -> None:
+        """Book a turn before anything is sent, so that the next decision sees it."""
+        prefill, decode = self._legs(sent)
+        uncached = max(0, sent.prompt_tokens - sent.chosen.cut_tokens)
+        prefill.ledger.book_prefill(sent.turn, uncached, sent.sent_ms)
+        decode.ledger.book_decode(sent.turn, sent.prompt_tokens)
+        prefill.prefill_tokens += sent.prompt_tokens
+        decode.decode_tokens += sent.prompt_tokens
+        self._routed.assume(sent.chosen.prefill, pages[_ROUTED_STRIDE - 1 :: _ROUTED_STRIDE], Tier.L1, sent.sent_ms)
+
+    def prefilled(self, sent: Sent, now_ms: float) -> None:
+        prefill, _ = self._legs(sent)
+        prefill.ledger.settle_prefill(sent.turn, now_ms)
+        prefill.prefill_tokens -= sent.prompt_tokens
+
+    def finished(self, sent: Sent, output_tokens: int, now_ms: float) -> None:
+        """Settle and learn, as `router.turn.learn` does from a stream's times and usage."""
+        prefill, decode = self._legs(sent)
+        decode.ledger.settle_decode(sent.turn)
+        decode.decode_tokens -= sent.prompt_tokens
+        ttft_ms, terms, cached = sent.first_ms - sent.sent_ms, sent.chosen.terms, sent.cached.tokens
+        if terms.queue_ms <= ttft_ms * _QUEUE_SHARE:
+            prefill_ms = max(0.0, ttft_ms - terms.queue_ms - terms.transfer_ms - terms.exposed_ms)
+            prefill.rates.observe_prefill(sent.prompt_tokens - cached, prefill_ms, cached, now_ms)
+        if output_tokens >= _MIN_DECODE_TOKENS:
+            itl_ms = (now_ms - sent.first_ms) / (output_tokens - 1)
+            decode.rates.observe_decode(decode.ledger.inflight + 1, itl_ms, now_ms)
+
+    def _legs(self, sent: Sent) -> tuple[Worker, Worker]:
+        return self.workers[sent.chosen.prefill], self.workers[sent.chosen.decode]

@@ -1,0 +1,71 @@
+"""`loadback sim` end to end, on the small traces."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from loadback.__main__ import build
+
+DATA = Path(__file__).parents[1] / "data" / "traces"
+SHAPE = {"ttft_s", "first_call_ttft_s", "later_call_ttft_s", "e2e_s", "tokens_per_s", "hit", "first_call_hit"} | {
+    "later_call_hit",
+    "tokens_by_tier",
+}
+
+
+def sim(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(build(), ["sim", *arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def last_json(output: str) -> dict[str, Any]:
+    found = json.loads(output.strip().splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+def check(found: dict[str, Any]) -> None:
+    assert set(found) >= SHAPE
+    assert set(found["ttft_s"]) >= {"p50", "p90", "p99"}
+    assert "p90" in found["e2e_s"]
+
+
+@pytest.mark.slow
+def test_weka_compares_policies_in_processes_of_their_own() -> None:
+    arguments = ("weka", "--path", str(DATA / "weka_small.jsonl"), "-k", "4", "--horizon-s", "1500", "--json")
+    together = last_json(sim(*arguments, "--policies", "cost,round_robin", "--jobs", "2"))
+    alone = last_json(sim(*arguments, "--policies", "cost,round_robin", "--jobs", "1"))
+    assert together == alone, "the same for the same seed, however many at once"
+    assert (together["experiment"], together["seed"]) == ("weka", 1)
+    assert list(together["policies"]) == ["cost", "round_robin"]
+    for found in together["policies"].values():
+        check(found)
+
+
+@pytest.mark.slow
+def test_mooncake_keeps_the_traces_times() -> None:
+    arguments = ("mooncake", "--path", str(DATA / "mooncake_small.jsonl"), "--horizon-s", "300", "--json")
+    line = last_json(sim(*arguments, "--policies", "mooncake"))
+    assert line["experiment"] == "mooncake"
+    assert line["policies"]["mooncake"] == {"turns": 0, "unfinished": 0}, "the sample is over before the warm-up is"
+
+
+@pytest.mark.slow
+def test_exp1_tells_what_is_not_modelled() -> None:
+    line = last_json(sim("exp1", "--horizon-s", "660", "--json"))
+    assert list(line["configs"]) == ["A"]
+    check(line["configs"]["A"])
+    assert [lack[0] for lack in line["not_modelled"]] == ["B", "C"]
+
+
+def test_wrong_words_are_refused_with_the_right_ones() -> None:
+    assert "is none of cost, round_robin" in sim("weka", "--policies", "best", code=2)
+    assert "neither conversation nor synthetic" in sim("mooncake", "--kind", "chat", code=2)
+    assert "write 1P2D" in sim("fork", "--topology", "3X", code=1)
+    assert "choose one of cpu" in sim("fork", "--hardware", "b300", code=1)

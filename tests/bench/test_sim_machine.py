@@ -1,0 +1,27 @@
+"""Every shipped description of hardware and models is read, and a wrong one is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.simulate.machine import CONFIGS, MachineError, load_accelerator, load_model
+
+
+def test_every_shipped_file_is_read() -> None:
+    hardware = [path.stem for path in (CONFIGS / "hardware").glob("*.yaml")]
+    models = [path.stem for path in (CONFIGS / "models").glob("*.yaml")]
+    assert set(hardware) == {"mi355x", "mi300x", "h200", "h100", "cpu"}
+    assert set(models) == {"kimi-k2", "deepseek-v3", "qwen3-32b", "tiny-agent"}
+    assert all(load_accelerator(name).hbm_gb > 0 for name in hardware)
+    assert all(load_model(name).kv_elements_per_token > 0 for name in models)
+
+
+def test_what_is_missing_or_wrong_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="choose one of cpu, h100"):
+        load_accelerator("b300")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text((CONFIGS / "hardware" / "cpu.yaml").read_text() + "colour: red\n")
+    with pytest.raises(MachineError, match="colour"):
+        load_accelerator(str(wrong))
