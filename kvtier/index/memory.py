@@ -99,30 +99,47 @@ class BlockIndex:
         return matches
 
     def leading(self, hashes: Sequence[int]) -> dict[WorkerKey, int]:
-        """How many leading blocks every trusted source holds, in whatever tier; sources without the first are absent."""
+        """How many leading blocks every trusted source holds, in whatever tier; sources without the first are absent.
+
+        For hashes of one chain: who holds a block holds those before it. A hole that an eviction left may be overlooked.
+        """
         sources = self._sources
         alive = sources.trusted
-        if not alive or not hashes:
-            return {}
         counts: dict[WorkerKey, int] = {}
-        gets = self._gets
-        previous = 0
-        for block, hashed in enumerate(hashes):
-            mask = gets[hashed & _SHARD_BITS](hashed, 0)
-            if mask == previous and mask:
-                continue
+        block, size = 0, len(hashes)
+        while alive and block < size:
+            hashed = hashes[block]
+            mask = self._gets[hashed & _SHARD_BITS](hashed, 0)
             if mask and not mask & TOUCHED:
                 mask = self._touch(hashed, mask)
             lost = alive & ~any_plane(sources.stride, mask)
             if lost:
                 if block:
-                    counts.update((sources.key(bit), block) for bit in bits(lost))
+                    for bit in bits(lost):
+                        counts[sources.key(bit)] = block
                 alive ^= lost
                 if not alive:
-                    return counts
-            previous = mask
-        counts.update((sources.key(bit), len(hashes)) for bit in bits(alive))
+                    break
+            block = self._run_end(hashes, block, mask)
+        for bit in bits(alive) if size else ():
+            counts[sources.key(bit)] = size
         return counts
+
+    def _run_end(self, hashes: Sequence[int], start: int, mask: int) -> int:
+        """The first block after `start` with other holders. These only dwindle along a chain: equal ends, equal middles."""
+        gets = self._gets
+        low, high = start, len(hashes)
+        step = 1
+        while low + 1 < high:
+            probe = min(low + step, high - 1) if step else (low + high) // 2
+            hashed = hashes[probe]
+            if gets[hashed & _SHARD_BITS](hashed, 0) | TOUCHED == mask:
+                low = probe
+                step *= 2
+            else:
+                high = probe
+                step = 0  # found between two blocks: halve from here on
+        return high
 
     def age_ms(self, source: WorkerKey, now_ms: float) -> float:
         """Since a known source last spoke."""

@@ -42,6 +42,7 @@ class Worker:
         self.endpoint = Endpoint(config.url, config.api_key, config.admin_key)
         self.node = config.node or self.origin.host
         self.info: EngineInfo | None = None
+        self.page_size = 0  # tokens; 0 = not known
         self.state = WorkerState.STARTING
         self.breaker = Breaker(failures=breaker.failures, window_ms=breaker.window_s * 1000, open_ms=breaker.open_s * 1000)
         self.keys: tuple[WorkerKey, ...] = (WorkerKey(self.worker_id, 0),)
@@ -58,6 +59,7 @@ class Worker:
     def discovered(self, info: EngineInfo) -> None:
         """Take over what discovery found. A changed rank count starts fresh ledgers for the new ranks."""
         self.info = info
+        self.page_size = info.page_size
         for rank in range(len(self.ranks), info.dp_size):
             self.ranks.append(Ledger())
             self.keys = (*self.keys, WorkerKey(self.worker_id, rank))

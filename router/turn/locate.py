@@ -45,19 +45,21 @@ def _locate_lineage(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
     before = sighting.prefill_before
     if before in held and _evicted(pool, before, sighting.placed_ms):
         del held[before]
-    return Located({key: _by_lineage(pool, sighting, key, count, now_ms) for key, count in held.items()}, held)
+    residencies = {}
+    for key, positions in held.items():
+        worker = pool.workers.get(key.worker_id)
+        page_size = worker.page_size if worker is not None else 0
+        age_ms = _age_ms(pool, sighting, key, now_ms)
+        residencies[key] = lineage_residency(positions, sighting.tokens, page_size, age_ms)
+    return Located(residencies, held)
 
 
-def _by_lineage(pool: Pool, sighting: Sighting, key: WorkerKey, positions: int, now_ms: float) -> Residency:
-    """Messages as blocks, rounded to the engine's pages. Where the thread itself was served, its last turn is the evidence."""
-    worker = pool.workers.get(key.worker_id)
-    page_size = worker.info.page_size if worker is not None and worker.info is not None else 1
+def _age_ms(pool: Pool, sighting: Sighting, key: WorkerKey, now_ms: float) -> float:
+    """Where the thread itself was served, its last turn is the evidence."""
     placed_ms = sighting.placed_ms
     if placed_ms is not None and (key == sighting.prefill_before or key == sighting.decode_before):
-        age_ms = now_ms - placed_ms
-    else:
-        age_ms = pool.lineage.age_ms(key, now_ms)
-    return lineage_residency(positions, sighting.tokens, page_size, age_ms)
+        return now_ms - placed_ms
+    return pool.lineage.age_ms(key, now_ms)
 
 
 class Assumed(msgspec.Struct, frozen=True):

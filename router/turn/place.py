@@ -68,7 +68,7 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
         prefill_rates, decode_rates = rates.prefill(now_ms), rates.decode(now_ms)
         for key, ledger in zip(worker.keys, worker.ranks, strict=True):
             load, turns = ledger.load(now_ms, prefill_rates.ms_per_token), ledger.inflight
-            residency = residencies.get(key, _NOTHING)
+            residency = residencies.get(key) or _NOTHING
             if role is not Role.DECODE:
                 prefills.append(Prefill(key, residency, load, prefill_rates, pool.restore, turns))
             if role is not Role.PREFILL:
@@ -81,10 +81,9 @@ def _candidates(pool: Pool, failed: AbstractSet[str], now_ms: float) -> list[Wor
     """Ready workers whose breaker lets them through. One that has just refused as too busy is left out while another of its
     role has not."""
     able = [worker for worker in pool.workers.values() if worker.takes_turns(now_ms) and worker.worker_id not in failed]
-    free = [worker for worker in able if worker.full_until_ms <= now_ms]
-    if len(free) == len(able):
+    if all(worker.full_until_ms <= now_ms for worker in able):
         return able
-    roles = {worker.role for worker in free}
+    roles = {worker.role for worker in able if worker.full_until_ms <= now_ms}
     return [worker for worker in able if worker.full_until_ms <= now_ms or worker.role not in roles]
 
 

