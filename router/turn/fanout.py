@@ -16,11 +16,15 @@ import msgspec
 
 from router.body.fanout import ONE_CHOICE, merge_replies, merge_usages, rewrite_choice_index
 from router.dialects.dialect import DialectName, EventKind, split_blocks
+from router.errors import BadRequest
 from router.turn.dispatch import Dispatcher
 from router.turn.port import EngineSide, ReplyPort
 from router.turn.tries import CommittedFailure
 from router.turn.turn import Turn
 from router.wire.head import Header
+
+
+_MAX_BRANCHES = 128  # OpenAI's own bound of `n`
 
 
 class FanOut:
@@ -29,6 +33,8 @@ class FanOut:
 
     async def run(self, turn: Turn, port: ReplyPort) -> None:
         """Tries of `turn.scanned.n` branches. Raises what the client must be told, or CommittedFailure."""
+        if turn.scanned.n > _MAX_BRANCHES:
+            raise BadRequest(f"n must be at most {_MAX_BRANCHES}: each choice is a call of its own on this pool", param="n")
         joint = _Joint(turn, port)
         branches = [replace(turn, turn_id=self._dispatcher.next_turn_id(), failed=set()) for _ in range(turn.scanned.n)]
         runs = [self._dispatcher.tries(branch, joint.branch(i), ONE_CHOICE) for i, branch in enumerate(branches)]

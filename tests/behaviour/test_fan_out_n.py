@@ -95,3 +95,9 @@ async def test_a_client_that_leaves_ends_every_branch(pd: Stage) -> None:
     await call.leave()
     await pd.settled()
     assert sum(len(engine.aborted) for engine in pd.engines) == 4
+
+
+async def test_an_absurd_n_is_refused_before_anything_is_sent(pd: Stage) -> None:
+    call = await pd.ask(n=1_000_000_000)
+    assert (call.status, call.error["param"]) == (400, "n")
+    assert not any(engine.calls for engine in pd.engines)
