@@ -25,9 +25,8 @@ from router.turn.dispatch import Dispatcher
 from router.turn.extend import Extender
 from router.turn.handler import TurnHandler
 from router.turn.metrics import TurnMetrics
+from router.wire.control_transport import PooledTransport
 from router.wire.upstream import UpstreamPool
-
-_CONTROL_LIMITS = httpx.Limits(max_connections=256, max_keepalive_connections=64, keepalive_expiry=4.0)
 
 
 class Gateway:
@@ -39,7 +38,10 @@ class Gateway:
         scanner: Scanner[State] = Scanner(_reserved(self.fleet), PrefixMemo(config.threads.memo_checkpoints))
         self.threads = ThreadStore(scanner, max_bytes=config.threads.max_bytes, resume_gap_s=config.threads.resume_gap_s)
         self.upstream = UpstreamPool(connect_timeout_s=config.timeouts.connect_s, idle_s=config.timeouts.upstream_idle_s)
-        self.http = httpx.AsyncClient(limits=_CONTROL_LIMITS, timeout=config.polls.control_timeout_s, trust_env=False)
+        self._control = UpstreamPool(connect_timeout_s=config.timeouts.connect_s, idle_s=config.timeouts.upstream_idle_s)
+        self.http = httpx.AsyncClient(
+            transport=PooledTransport(self._control), timeout=config.polls.control_timeout_s, trust_env=False
+        )
         self.aborter = Aborter(self.http, config.timeouts.abort_s)
         self.monitor = Monitor(config, self.http, clock)
         self.extender = Extender(self.fleet, self.threads)
@@ -67,6 +69,7 @@ class Gateway:
         await self.monitor.close()
         await self.aborter.close()
         await self.upstream.close()
+        await self._control.close()
         self.extender.close()
         await self.http.aclose()
 
