@@ -56,12 +56,13 @@ class OpenAIStream(Dialect):
     def usage(self, reply: bytes) -> bytes | None:
         if b'"usage"' not in reply:
             return None
-        top = _top(event_data(reply) or reply)
+        top = _top(reply if reply.startswith(b"{") else event_data(reply) or reply)
         raw = bytes(top.usage) if top is not None else _NULL
         return None if raw == _NULL else raw
 
     def finish_reason(self, data: bytes) -> str | None:
-        found = _FINISH.search(data)
+        at = data.find(b'"finish_reason"')  # a search from there on: replies may be long
+        found = _FINISH.search(data, at) if at >= 0 else None
         return found.group(1).decode() if found else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from enum import StrEnum
 
 from costmodel.calibrate import LinkEstimator
@@ -47,9 +48,11 @@ class Worker:
         self.breaker = Breaker(failures=breaker.failures, window_ms=breaker.window_s * 1000, open_ms=breaker.open_s * 1000)
         self.keys: tuple[WorkerKey, ...] = (WorkerKey(self.worker_id, 0),)
         self.ranks: list[Ledger] = [Ledger()]
+        self.ranked = tuple(zip(self.keys, self.ranks, strict=True))
         self.rates = Rates(hardware.prefill_prior(), hardware.decode_prior(), pool_rates)
         self.transfer = LinkEstimator(hardware.pd_link.as_link())
         self.last_fault = ""
+        self.doubted = asyncio.Event()  # something refused to connect: look now whether it is alive
         self.full_until_ms = 0.0  # it refused a turn as too busy and asked to be left alone until then
 
     @property
@@ -63,6 +66,7 @@ class Worker:
         for rank in range(len(self.ranks), info.dp_size):
             self.ranks.append(Ledger())
             self.keys = (*self.keys, WorkerKey(self.worker_id, rank))
+        self.ranked = tuple(zip(self.keys, self.ranks, strict=True))
         if self.state is not WorkerState.DRAINING:
             self.state = WorkerState.READY
 

@@ -66,7 +66,7 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
     for worker in _candidates(pool, failed, now_ms):
         role, rates = worker.role, worker.rates
         prefill_rates, decode_rates = rates.prefill(now_ms), rates.decode(now_ms)
-        for key, ledger in zip(worker.keys, worker.ranks, strict=True):
+        for key, ledger in worker.ranked:
             load, turns = ledger.load(now_ms, prefill_rates.ms_per_token), ledger.inflight
             residency = residencies.get(key) or _NOTHING
             if role is not Role.DECODE:
