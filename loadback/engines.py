@@ -82,4 +82,4 @@ def emulator_command(spec: PoolSpec, role: Role, ports: Sequence[int]) -> list[s
         "--context-length": spec.context_tokens,
     }
     words = (str(word) for option in options.items() for word in option)
-    return [sys.executable, "-m", "engine_adapters.emulator", *words, "--decode-radix-cache"]
+    return [sys.executable, "-P", "-m", "engine_adapters.emulator", *words, "--decode-radix-cache"]

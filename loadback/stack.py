@@ -69,7 +69,7 @@ async def _start_gateway(
 ) -> Stack:
     config_file = folder / "gateway.yaml"
     config_file.write_text(config_yaml(spec, gateway, members), encoding="utf-8")
-    command = [sys.executable, "-m", "loadback", "serve", "--config", str(config_file)]
+    command = [sys.executable, "-P", "-m", "loadback", "serve", "--config", str(config_file)]
     process = await start_process("the gateway", gateway.url, command, {}, folder / "gateway.log")
     exits.push_async_callback(process.stop, gateway.drain_s + STOP_MARGIN_S)
     await process.ready("/readyz", GATEWAY_READY_S)
