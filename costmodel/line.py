@@ -9,10 +9,13 @@ from __future__ import annotations
 import math
 
 _FORGETTING = 0.98
-_NOISE = 0.1  # expected relative error of one observation
+_NOISE = 0.25  # expected relative error of one observation
 _PRIOR_SPREAD = 2.0  # the prior may be off by a few times itself
 _CLIP = 2.0  # residual of one observation, relative to the prediction
 _FLOOR = 1e-9
+_LEAST_INTERCEPT = 0.05  # of the smallest recent y, and
+_LEAST_SLOPE = 0.01  # of a typical y over a typical x: noise must not fit either coefficient away
+_MEAN_WEIGHT = 0.05
 _CEILING = 1e15  # beyond any time in ms or count of tokens: not a measurement
 
 
@@ -23,6 +26,7 @@ class RelativeLine:
         self.intercept = max(intercept, _FLOOR)
         self.slope = max(slope, _FLOOR)
         self.observed = 0
+        self._mean_x = self._mean_y = self._least_y = 0.0
         typical_y = self.intercept + self.slope * typical_x
         # Each coefficient could account for the whole of a typical y, whatever the prior's own split.
         self._max_aa = (_PRIOR_SPREAD * typical_y) ** 2
@@ -44,8 +48,16 @@ class RelativeLine:
             predicted = self.at(x)
         self.observed += 1
         gain_a, gain_b = self._gain(x, predicted)
-        self.intercept = max(self.intercept + gain_a * residual, _FLOOR)
-        self.slope = max(self.slope + gain_b * residual, _FLOOR)
+        self._take_in(x, y)
+        least_slope = _LEAST_SLOPE * self._mean_y / self._mean_x if self._mean_x > 0 else 0.0
+        self.intercept = max(self.intercept + gain_a * residual, _LEAST_INTERCEPT * self._least_y, _FLOOR)
+        self.slope = max(self.slope + gain_b * residual, least_slope, _FLOOR)
+
+    def _take_in(self, x: float, y: float) -> None:
+        weight = max(_MEAN_WEIGHT, 1 / self.observed)
+        self._mean_x += weight * (x - self._mean_x)
+        self._mean_y += weight * (y - self._mean_y)
+        self._least_y = y if self.observed == 1 else min(y, self._least_y / _FORGETTING)
 
     def _start_from(self, x: float, y: float) -> None:
         """The first observation shows the prior to be of another kind of machine: scale it as a whole."""

@@ -13,9 +13,11 @@ from starlette.exceptions import HTTPException
 
 from router.admin.routes import admin_router
 from router.auth import check_client
+from router.count_tokens import PATH as COUNT_TOKENS
+from router.count_tokens import count_tokens
 from router.dialects import DIALECTS
 from router.dialects.dialect import openai_error
-from router.errors import BadRequest, GatewayError, NotServed
+from router.errors import BadRequest, GatewayError, NotServed, UnknownModel
 from router.gateway import Gateway
 from router.turn.metrics import GatewayCollector
 from router.turn.service import error_headers
@@ -66,8 +68,21 @@ def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
         names = [name for pool in gateway.fleet.pools.values() for name in pool.models]
         return {
             "object": "list",
-            "data": [{"id": name, "object": "model", "created": 0, "owned_by": "loadback"} for name in dict.fromkeys(names)],
+            "data": [_model_row(name) for name in dict.fromkeys(names)],
         }
+
+    @app.get("/v1/models/{model:path}")
+    async def model(request: Request, model: str) -> dict[str, object]:
+        check_client(request.headers.raw, gateway.config.auth.api_keys)
+        if not any(model in pool.models for pool in gateway.fleet.pools.values()):
+            raise UnknownModel(f"model {model!r} is not served here", param="model")
+        return _model_row(model)
+
+    @app.post(COUNT_TOKENS)
+    async def counted(request: Request) -> Response:
+        check_client(request.headers.raw, gateway.config.auth.api_keys)
+        answer = await count_tokens(gateway.fleet, gateway.http, await request.body(), gateway.clock())
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
@@ -82,18 +97,24 @@ def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
         """Ready means: some pool has a prefill and a decode worker, or a unified one."""
         if gateway.fleet.ready:
             return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "no worker is ready"}, status_code=503, headers={"retry-after": "2"})
+        missing = {pool.name: pool.missing_roles for pool in gateway.fleet.pools.values()}
+        return JSONResponse({"status": "not ready", "missing": missing}, status_code=503, headers={"retry-after": "2"})
 
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+def _model_row(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "loadback"}
+
+
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(GatewayError)
-    async def gateway_error(_: Request, error: GatewayError) -> Response:
+    async def gateway_error(request: Request, error: GatewayError) -> Response:
         headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-        return Response(openai_error(error), status_code=error.status, headers=headers)
+        body = DIALECTS["/v1/messages"].error_body(error) if request.url.path == COUNT_TOKENS else openai_error(error)
+        return Response(body, status_code=error.status, headers=headers)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:

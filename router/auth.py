@@ -14,7 +14,7 @@ def check_client(headers: Iterable[Header], keys: tuple[str, ...]) -> None:
     if not keys:
         return
     sent = sent_key(headers)
-    if sent is None:
+    if not sent:
         raise Unauthorized("this gateway needs an API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`")
     if not any(hmac.compare_digest(sent, key.encode()) for key in keys):
         raise Unauthorized("unknown API key")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from importlib.metadata import version
 from random import Random
+
+import structlog
 
 from router.app import build_app, build_routes
 from router.clock import system_clock
@@ -13,12 +16,15 @@ from router.logs import configure_logs
 from router.wire.serve import DrainingServer, build_server
 from router.wire.serve import run as run_server
 
+_log = structlog.get_logger(__name__)
+
 
 def run(config: Config) -> int:
     """Block until SIGTERM or SIGINT, finish running streams, return the exit code."""
     configure_logs(config.log)
     server = make_server(config)
     run_server(server)
+    _log.info("stopped")
     return 0
 
 
@@ -28,11 +34,18 @@ def make_server(config: Config) -> DrainingServer:
     gateway = Gateway(config, system_clock, Random(seed))
     listen = config.listen
     routes = build_routes(gateway)
-    return build_server(
+    server = build_server(
         build_app(gateway, routes),
         routes,
         host=listen.host,
         port=listen.port,
         drain_s=listen.drain_s,
         lifespan="on",
+        on_started=lambda: _log.info("listening", url=f"http://{listen.host}:{server.port}", **_about(config)),
     )
+    return server
+
+
+def _about(config: Config) -> dict[str, object]:
+    workers = sum(len(pool.workers()) for pool in config.pools)
+    return {"version": version("loadback"), "pools": len(config.pools), "workers": workers, "policy": config.policy.name}

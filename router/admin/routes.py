@@ -49,7 +49,7 @@ def _door(gateway: Gateway) -> Any:
                 raise Unauthorized("/admin answers loopback only until `auth.admin_token` is set")
             return
         sent = sent_key(request.headers.raw)
-        if sent is None or not hmac.compare_digest(sent, token.encode()):
+        if not sent or not hmac.compare_digest(sent, token.encode()):
             raise Unauthorized("/admin needs `Authorization: Bearer ADMIN_TOKEN` (`auth.admin_token`)")
 
     return check

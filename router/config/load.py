@@ -1,6 +1,6 @@
 """Reads configuration files and the environment: the only module that does.
 
-A YAML string `${NAME}` is replaced by that environment variable, so that keys stay out of files.
+A YAML string `${NAME}` is replaced by that environment variable, so that keys stay out of files; `$$` is a dollar sign.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from router.config.tree import Config, PolicyConfig
 
 Model = TypeVar("Model", Config, PolicyConfig)
-_VARIABLE = re.compile(r"\$\{([A-Z_][A-Z0-9_]*)\}")
+_VARIABLE = re.compile(r"\$(?:\$|\{([A-Z_][A-Z0-9_]*)\})")
 
 
 class ConfigError(Exception):
@@ -42,12 +42,25 @@ def parse_policy(tree: object, source: str) -> PolicyConfig:
 
 def _read_yaml(text: str, source: str, environ: Mapping[str, str]) -> object:
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, Loader=_UniqueKeys)
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not YAML: {error}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{source}: expected a mapping at the top, such as `pools:`")
     return _expand(tree, source, environ)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that is given twice, where YAML would silently take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
 
 
 def _expand(node: Any, source: str, environ: Mapping[str, str]) -> Any:
@@ -59,8 +72,12 @@ def _expand(node: Any, source: str, environ: Mapping[str, str]) -> Any:
         return node
 
     def value_of(match: re.Match[str]) -> str:
-        if match[1] not in environ:
-            raise ConfigError(f"{source}: ${{{match[1]}}} is not set in the environment")
+        if match[1] is None:
+            return "$"
+        if not environ.get(match[1]):
+            raise ConfigError(
+                f"{source}: ${{{match[1]}}} is {'empty' if match[1] in environ else 'not set'} in the environment"
+            )
         return environ[match[1]]
 
     return _VARIABLE.sub(value_of, node)

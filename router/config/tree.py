@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from costmodel.hardware import HardwarePrior
 from costmodel.params import CostParams, CutRule, PolicyParams
 from costmodel.policies import REGISTRY
 from costmodel.values import DecodeRates, Link, PrefillRates, Role
@@ -29,9 +30,18 @@ def _check_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def _check_zmq_address(address: str) -> str:
+    parts = urlsplit(address)
+    if parts.scheme != "tcp" or not parts.hostname or parts.port is None:
+        raise ValueError("expected an address such as tcp://10.0.0.5:5557")
+    return address
+
+
 Url = Annotated[str, AfterValidator(_check_url)]
+ZmqAddress = Annotated[str, AfterValidator(_check_zmq_address)]
 Ms = Annotated[float, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
+Key = Annotated[str, Field(min_length=1)]  # an empty credential would match an empty header
 
 
 class ListenConfig(Section):
@@ -45,8 +55,8 @@ class ListenConfig(Section):
 class AuthConfig(Section):
     """`api_keys`: clients must send one of these; empty means that any client may come in."""
 
-    api_keys: tuple[str, ...] = ()
-    admin_token: str | None = None  # without one, /admin answers loopback clients only
+    api_keys: tuple[Key, ...] = ()
+    admin_token: Key | None = None  # without one, /admin answers loopback clients only
 
 
 class WorkerConfig(Section):
@@ -57,6 +67,8 @@ class WorkerConfig(Section):
     bootstrap_port: int | None = None  # prefill only; discovered when absent
     api_key: str | None = None  # sent to this engine instead of the client's Authorization
     admin_key: str | None = None  # for flush and abort on engines that protect them
+    kv_events: ZmqAddress | None = None  # its KV event publisher, where the engine does not tell it (vLLM); rank r at port + r
+    kv_replay: ZmqAddress | None = None  # the same publisher's replay socket
 
     @property
     def worker_id(self) -> str:
@@ -78,19 +90,22 @@ class LinkConfig(Section):
         return Link(self.latency_ms, self.gb_per_s * 1e6)  # 1 GB/s = 1e6 bytes a ms
 
 
+_PRIOR = HardwarePrior()
+
+
 class HardwareConfig(Section):
     """Priors for the cost model. Measurements replace them as turns are served."""
 
-    prefill_base_ms: Ms = 20.0
-    prefill_ms_per_token: Annotated[float, Field(gt=0)] = 0.1
-    prefill_ms_per_token2: Annotated[float, Field(ge=0)] = 0.0
-    itl_base_ms: Annotated[float, Field(gt=0)] = 15.0
-    itl_ms_per_running: Annotated[float, Field(ge=0)] = 0.2
-    kv_bytes_per_token: Annotated[float, Field(gt=0)] = 70_272.0
-    l2_link: LinkConfig = LinkConfig(gb_per_s=51.0)  # host to device
-    l3_link: LinkConfig = LinkConfig(latency_ms=1.0, gb_per_s=41.8)  # remote pool over RDMA
-    l4_link: LinkConfig = LinkConfig(latency_ms=2.0, gb_per_s=6.0)
-    pd_link: LinkConfig = LinkConfig(latency_ms=2.0, gb_per_s=41.8)
+    prefill_base_ms: Ms = _PRIOR.prefill.base_ms
+    prefill_ms_per_token: Annotated[float, Field(gt=0)] = _PRIOR.prefill.ms_per_token
+    prefill_ms_per_token2: Annotated[float, Field(ge=0)] = _PRIOR.prefill.ms_per_token2
+    itl_base_ms: Annotated[float, Field(gt=0)] = _PRIOR.decode.itl_base_ms
+    itl_ms_per_running: Annotated[float, Field(ge=0)] = _PRIOR.decode.itl_ms_per_running
+    kv_bytes_per_token: Annotated[float, Field(gt=0)] = _PRIOR.kv_bytes_per_token
+    l2_link: LinkConfig = LinkConfig(latency_ms=0.05, gb_per_s=51.0)  # host to device
+    l3_link: LinkConfig = LinkConfig(latency_ms=0.1, gb_per_s=41.8)  # remote pool over RDMA
+    l4_link: LinkConfig = LinkConfig(latency_ms=0.2, gb_per_s=12.0)
+    pd_link: LinkConfig = LinkConfig(latency_ms=1.0, gb_per_s=41.8)
 
     def prefill_prior(self) -> PrefillRates:
         return PrefillRates(self.prefill_base_ms, self.prefill_ms_per_token, self.prefill_ms_per_token2)
@@ -156,6 +171,9 @@ class PoolConfig(Section):
             raise ValueError("a PD pool needs both `prefill` and `decode` workers")
         if self.disaggregated and self.engine is not EngineKind.SGLANG:
             raise ValueError(f"`prefill`/`decode` need engine: sglang; {self.engine.value} pools are `unified`")
+        for role, worker in self.workers():
+            if role is not Role.PREFILL and (worker.bootstrap_port or worker.bootstrap_host):
+                raise ValueError(f"`bootstrap_host` and `bootstrap_port` are for prefill; {worker.worker_id} is {role.value}")
         names = [worker.worker_id for _, worker in self.workers()]
         if len(names) != len(set(names)):
             raise ValueError("two workers of this pool have the same name or address: set `name`")
@@ -244,6 +262,9 @@ class Config(Section):
         names = [pool.name for pool in self.pools]
         if len(names) != len(set(names)):
             raise ValueError("two pools have the same name")
+        models = [model for pool in self.pools for model in pool.models]
+        if len(models) != len(set(models)):
+            raise ValueError("one model is listed twice: a model belongs to one pool")
         urls = [worker.url for pool in self.pools for _, worker in pool.workers()]
         if len(urls) != len(set(urls)):
             raise ValueError("one worker URL is listed twice")

@@ -22,6 +22,8 @@ from router.fleet.worker import Worker, WorkerState
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _MISSES_BEFORE_DOWN = 3
+_DOUBT_S = 0.3
+_TELL_AGAIN_MS = 30_000.0
 _TIDY_S = 1.0
 _TIDY_ENTRIES = 5000
 
@@ -86,7 +88,7 @@ class Monitor:
         pool.name_models()
         _log.info("worker_ready", worker=worker.worker_id, engine=info.engine, role=info.role, page_size=info.page_size)
         async with asyncio.TaskGroup() as group:
-            feeds = [group.create_task(self._follow(pool, worker, feed)) for feed in self._feeds_of(info)]
+            feeds = [group.create_task(self._follow(pool, worker, feed)) for feed in self._feeds_of(worker, info)]
             loads = group.create_task(self._read_loads(pool, worker))
             await self._until_down(worker)
             for task in (loads, *feeds):
@@ -96,22 +98,37 @@ class Monitor:
         _log.warning("worker_down", worker=worker.worker_id, fault=worker.last_fault)
 
     async def _discover(self, worker: Worker) -> EngineInfo:
+        told_ms = float("-inf")
         while True:
             try:
-                info = await self._bounded(worker.adapter.discover(self._http, worker.endpoint))
+                return await self._bounded(worker.adapter.discover(self._http, worker.endpoint))
             except AdapterError as error:
                 worker.last_fault = str(error)
-                await asyncio.sleep(self._polls.discover_s)
-            else:
-                return info
+            if self._clock() - told_ms >= _TELL_AGAIN_MS:
+                told_ms = self._clock()
+                again_s = self._polls.discover_s
+                _log.warning(
+                    "worker_unreachable", worker=worker.worker_id, fault=worker.last_fault, tried_again_every_s=again_s
+                )
+            await asyncio.sleep(self._polls.discover_s)
 
     async def _until_down(self, worker: Worker) -> None:
+        """Three misses in a row, looked for every `health_s`, and at once when a turn or a poll found nobody there."""
         misses = 0
         while misses < _MISSES_BEFORE_DOWN:
-            await asyncio.sleep(self._polls.health_s)
+            await self._pause(worker, _DOUBT_S if misses else self._polls.health_s)
             misses = 0 if await self._answers(worker) else misses + 1
         if worker.state is WorkerState.READY:
             worker.state = WorkerState.DOWN
+
+    async def _pause(self, worker: Worker, seconds: float) -> None:
+        worker.doubted.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await worker.doubted.wait()
+        except TimeoutError:
+            return
+        await asyncio.sleep(_DOUBT_S)
 
     async def _answers(self, worker: Worker) -> bool:
         try:
@@ -126,6 +143,7 @@ class Monitor:
                 reports = await self._bounded(worker.adapter.read_loads(self._http, worker.endpoint))
             except AdapterError as error:
                 worker.last_fault = str(error)
+                worker.doubted.set()
             else:
                 self._take_loads(pool, worker, reports)
             await asyncio.sleep(self._polls.loads_ms / 1000)
@@ -149,8 +167,15 @@ class Monitor:
         finally:
             followers.remove(subscriber)
 
-    def _feeds_of(self, info: EngineInfo) -> tuple[EventFeed, ...]:
-        return info.event_feeds if self._kv_events else ()
+    def _feeds_of(self, worker: Worker, info: EngineInfo) -> tuple[EventFeed, ...]:
+        """What the engine told, or for engines that do not tell (vLLM) what the configuration says, one port a rank."""
+        if not self._kv_events:
+            return ()
+        events, replay = worker.config.kv_events, worker.config.kv_replay
+        if events is None:
+            return info.event_feeds
+        ranks = range(info.dp_size)
+        return tuple(EventFeed(rank, _shifted(events, rank), _shifted(replay, rank) if replay else None) for rank in ranks)
 
     async def _bounded(self, call: Awaitable[T]) -> T:
         try:
@@ -158,3 +183,9 @@ class Monitor:
                 return await call
         except TimeoutError:
             raise AdapterError(f"no answer within {self._polls.control_timeout_s:g} s") from None
+
+
+def _shifted(address: str, rank: int) -> str:
+    """The address of rank `rank`'s socket: its port is the first rank's plus `rank`."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + rank}"

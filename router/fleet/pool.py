@@ -62,10 +62,16 @@ class Pool:
         return [worker for worker in self.workers.values() if worker.role is role]
 
     @property
+    def missing_roles(self) -> list[Role]:
+        """The roles of which no worker is ready. None missing means that turns can be served."""
+        ready = {worker.role for worker in self.workers.values() if worker.state is WorkerState.READY}
+        needed = (Role.PREFILL, Role.DECODE) if self.disaggregated else (Role.UNIFIED,)
+        return [role for role in needed if role not in ready]
+
+    @property
     def ready(self) -> bool:
         """A prefill and a decode worker are, or a unified one."""
-        ready = {worker.role for worker in self.workers.values() if worker.state is WorkerState.READY}
-        return Role.UNIFIED in ready or {Role.PREFILL, Role.DECODE} <= ready
+        return not self.missing_roles
 
     def name_models(self) -> None:
         """Which models clients may ask for: configured, else what the engines report. To be called when workers change."""

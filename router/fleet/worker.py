@@ -53,7 +53,7 @@ class Worker:
         self.transfer = LinkEstimator(hardware.pd_link.as_link())
         self.last_fault = ""
         self.doubted = asyncio.Event()  # something refused to connect: look now whether it is alive
-        self.full_until_ms = 0.0  # it refused a turn as too busy and asked to be left alone until then
+        self.full_until_ms = 0.0  # it was too busy or not there: left out until then while another is not
 
     @property
     def inflight(self) -> int:

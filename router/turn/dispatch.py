@@ -8,7 +8,7 @@ from random import Random
 
 from router.clock import Clock
 from router.config.tree import Config
-from router.errors import EngineBusy, EngineError, GatewayError, StaleConnection
+from router.errors import ConnectFailed, EngineBusy, EngineDied, EngineError, GatewayError, StaleConnection
 from router.fleet.aborter import Aborter
 from router.fleet.pool import Pool
 from router.threads.sighting import Sighting
@@ -28,6 +28,9 @@ from router.turn.turn import Turn, cost_turn
 from router.wire.exchange import Exchange
 from router.wire.head import Header
 from router.wire.upstream import UpstreamPool
+
+
+_REST_MS = 1000.0  # a worker that was not there is left out this long while its health is looked at
 
 
 class Dispatcher:
@@ -130,6 +133,9 @@ class Dispatcher:
         if isinstance(error, EngineError) and not isinstance(error, EngineBusy | StaleConnection):
             failed.worker.breaker.on_failure(self._clock())
             failed.worker.last_fault = error.message
+            failed.worker.doubted.set()
+            if isinstance(error, ConnectFailed | EngineDied):
+                failed.worker.full_until_ms = self._clock() + _REST_MS
             return
         failed.worker.breaker.on_abandoned()
         if isinstance(error, EngineBusy):

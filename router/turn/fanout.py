@@ -23,7 +23,6 @@ from router.turn.tries import CommittedFailure
 from router.turn.turn import Turn
 from router.wire.head import Header
 
-
 _MAX_BRANCHES = 128  # OpenAI's own bound of `n`
 
 

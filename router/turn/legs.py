@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from router.dialects.dialect import Dialect, split_blocks
-from router.errors import EngineDied, EngineError, GatewayError
+from router.errors import ConnectFailed, EngineDied, EngineError, GatewayError, StaleConnection
 from router.fleet.worker import Worker
 from router.turn.engine_reply import fault_of, fault_of_event
 from router.turn.observe import StreamObserver
@@ -17,6 +17,12 @@ from router.wire.head import Header
 from router.wire.sse import EventSplitter
 
 _MAX_WHOLE_REPLY_BYTES = 256 * 1024 * 1024
+
+
+_TOLD: dict[type[EngineError], str] = {
+    ConnectFailed: "no connection to the engine",
+    StaleConnection: "the engine closed the connection",
+}
 
 
 class Leg(msgspec.Struct, frozen=True):
@@ -66,6 +72,9 @@ class _EngineLeg:
         self._streaming = status == 200 and self._reports.observer is not None and is_event_stream(headers)
 
     def on_error(self, error: EngineError) -> None:
+        """Clients get to know the worker by its name, not by its address."""
+        self._worker.last_fault = error.message
+        error.message = f"{self._worker.worker_id}: {_TOLD.get(type(error), error.message)}"
         self._fail(error)
 
     def _fail(self, error: GatewayError) -> None:

@@ -93,11 +93,16 @@ class Service:
         self._end(Outcome.SERVED, 200)
 
     def _left(self) -> None:
+        """Some clients hang up on the event that ends a stream, before its framing does: they have been served."""
+        attempt = self._turn.attempt
         if self._task is not None:
             self._task.cancel()
         elif self._tries is not None:
             self._tries.cancel()
-            self._end(Outcome.LEFT, _LEFT_STATUS)
+            if attempt is not None and attempt.observer is not None and attempt.observer.ended:
+                self._end(Outcome.SERVED, 200)
+            else:
+                self._end(Outcome.LEFT, _LEFT_STATUS)
 
     def _done(self, error: Exception | None) -> None:
         if error is None:

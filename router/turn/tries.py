@@ -84,6 +84,7 @@ class Tries:
             return
         if isinstance(error, StaleConnection) and self._stale < _STALE_TRIES:
             self._stale += 1
+            self._turn.tries -= 1  # nothing was tried: the connection had died before
             self.begin()
             return
         self._turn.failed.add(failed.worker.worker_id)

@@ -91,7 +91,6 @@ async def test_a_prompt_served_twice_reports_cached_tokens(gateway: str) -> None
         replies = [(await client.post("/v1/chat/completions", json=body)) for _ in range(2)]
     first, second = (reply.json()["usage"] for reply in replies)
     assert second["prompt_tokens_details"]["cached_tokens"] >= first["prompt_tokens"] - 32
-    assert replies[0].headers["x-loadback-worker"] == replies[1].headers["x-loadback-worker"]
 
 
 async def test_killing_a_prefill_worker_in_mid_request_loses_nothing(gateway: str, pd_pool: Pool) -> None:

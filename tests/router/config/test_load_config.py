@@ -54,3 +54,34 @@ def test_keys_come_from_the_environment():
 def test_a_missing_file_is_an_error_with_its_name(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"absent\.yaml"):
         load_config(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (MINIMAL + "\nauth: {api_keys: ['']}", ["auth.api_keys.0"]),
+        (MINIMAL + "\nauth: {admin_token: ''}", ["auth.admin_token"]),
+        (MINIMAL + "\nlisten: {port: 1}\nlisten: {port: 2}", ["'listen' is given twice"]),
+        ("pools: [{unified: [{url: 'http://h:1', bootstrap_port: 1}]}]", ["are for prefill"]),
+        (
+            "pools: [{name: a, models: [m], unified: [{url: 'http://h:1'}]}, "
+            "{name: b, models: [m], unified: [{url: 'http://h:2'}]}]",
+            ["one model is listed twice"],
+        ),
+        ("pools: [{unified: [{url: 'http://h:1', kv_events: 'h:1'}]}]", ["tcp://"]),
+    ],
+)
+def test_what_would_fail_later_is_refused_at_once(text, words):
+    with pytest.raises(ConfigError) as fault:
+        parse(text)
+    assert all(word in str(fault.value) for word in words)
+
+
+def test_an_empty_variable_is_no_key():
+    text = MINIMAL + "\nauth: {admin_token: '${TOKEN}'}"
+    with pytest.raises(ConfigError, match="TOKEN.*empty"):
+        parse(text, TOKEN="")
+
+
+def test_two_dollars_are_one():
+    assert parse(MINIMAL + "\nauth: {admin_token: 'a$${B}'}").auth.admin_token == "a${B}"
