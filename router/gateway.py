@@ -16,6 +16,7 @@ from router.body.scan import Scanner
 from router.clock import Clock
 from router.config.tree import Config, WorkerConfig
 from router.fleet.aborter import Aborter
+from router.fleet.control_transport import PooledTransport
 from router.fleet.fleet import Fleet
 from router.fleet.monitor import Monitor
 from router.fleet.worker import Worker
@@ -25,7 +26,6 @@ from router.turn.dispatch import Dispatcher
 from router.turn.extend import Extender
 from router.turn.handler import TurnHandler
 from router.turn.metrics import TurnMetrics
-from router.wire.control_transport import PooledTransport
 from router.wire.upstream import UpstreamPool
 
 

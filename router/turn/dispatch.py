@@ -29,7 +29,6 @@ from router.wire.exchange import Exchange
 from router.wire.head import Header
 from router.wire.upstream import UpstreamPool
 
-
 _REST_MS = 1000.0  # a worker that was not there is left out this long while its health is looked at
 
 
