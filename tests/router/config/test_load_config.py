@@ -79,7 +79,7 @@ def test_what_would_fail_later_is_refused_at_once(text, words):
 
 def test_an_empty_variable_is_no_key():
     text = MINIMAL + "\nauth: {admin_token: '${TOKEN}'}"
-    with pytest.raises(ConfigError, match="TOKEN.*empty"):
+    with pytest.raises(ConfigError, match=r"TOKEN.*empty"):
         parse(text, TOKEN="")
 
 
