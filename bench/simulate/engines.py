@@ -18,7 +18,16 @@ from engine_adapters.emulator.model.live_request import Stage
 from engine_adapters.emulator.model.load import EngineLoad
 from engine_adapters.emulator.model.page_events import as_block_event
 from engine_adapters.emulator.model.params import EngineParams, EngineRole
-from engine_adapters.emulator.model.request import Allocated, Cached, EngineRequest, Finished, Outcome, Progress, Transferred
+from engine_adapters.emulator.model.request import (
+    Allocated,
+    Cached,
+    EngineRequest,
+    Finished,
+    FinishReason,
+    Outcome,
+    Progress,
+    Transferred,
+)
 from kvtier.index.events import BlockEvent
 
 
@@ -27,7 +36,7 @@ class Listener(msgspec.Struct):
 
     prefilled: Callable[[str, Cached], None]  # the prefill half is over, or a unified worker's first token is out
     first_token: Callable[[str, Cached], None]
-    finished: Callable[[str], None]
+    finished: Callable[[str, bool], None]  # False: the engine gave it up for want of memory
     published: Callable[[WorkerKey, list[BlockEvent]], None]
 
 
@@ -105,9 +114,15 @@ class EnginePool:
             decode = self._pairs[outcome.rid][1]
             self.models[decode].receive(outcome.rid, self._agenda.now_ms, outcome.cached)
             self._pump(decode)
-        elif isinstance(outcome, Finished) and self._pairs[outcome.rid][1] == key:
+        elif isinstance(outcome, Finished):
+            self._ended(key, outcome)
+
+    def _ended(self, key: WorkerKey, outcome: Finished) -> None:
+        """The prefill half says nothing that `Transferred` has not said; its word may come after the whole turn's end."""
+        pair = self._pairs.get(outcome.rid)
+        if pair is not None and pair[1] == key:
             del self._pairs[outcome.rid]
-            self._listener.finished(outcome.rid)
+            self._listener.finished(outcome.rid, outcome.reason is FinishReason.DONE)
 
     def _first(self, key: WorkerKey, rid: str, cached: Cached) -> None:
         if self.models[key].params.role is EngineRole.PREFILL:

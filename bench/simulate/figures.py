@@ -21,13 +21,14 @@ def figures(outcome: Outcome, warmup_ms: float, price: Price) -> dict[str, Any]:
     """Turns that arrived in the measured window; rates count what ended in it. Times in seconds, hits as shares of tokens."""
     counted = [turn for turn in outcome.served if warmup_ms <= turn.arrived_ms < outcome.until_ms]
     if not counted:
-        return {"turns": 0, "unfinished": outcome.unfinished}
+        return {"turns": 0, "unfinished": outcome.unfinished, "given_up": outcome.given_up}
     first = [turn for turn in counted if turn.first_call]
     later = [turn for turn in counted if not turn.first_call]
     tokens_per_s = _tokens_per_s(outcome, warmup_ms)
     return {
         "turns": len(counted),
         "unfinished": outcome.unfinished,
+        "given_up": outcome.given_up,
         "ttft_s": _spread([turn.ttft_ms / 1000 for turn in counted]),
         "first_call_ttft_s": _mean([turn.ttft_ms / 1000 for turn in first]),
         "later_call_ttft_s": _mean([turn.ttft_ms / 1000 for turn in later]),

@@ -53,6 +53,7 @@ class Outcome(msgspec.Struct, frozen=True):
     served: tuple[Served, ...]
     until_ms: float
     unfinished: int
+    given_up: int  # by an engine, for want of memory
     moved_bytes: dict[str, float]
     decisions: tuple[tuple[float, str, WorkerKey, WorkerKey], ...]  # time, thread, prefill, decode
 
@@ -100,6 +101,7 @@ class Simulation:
         self._flights: dict[str, _Flight] = {}
         self._pins: dict[str, tuple[int, int]] = {}
         self._turns = 0
+        self._given_up = 0
         self._served: list[Served] = []
         self._decisions: list[tuple[float, str, WorkerKey, WorkerKey]] = []
 
@@ -119,7 +121,7 @@ class Simulation:
                 told_ms = agenda.now_ms
                 tell(min(told_ms, until_ms) / 1000)
         moved = self._engines.moved_bytes()
-        return Outcome(tuple(self._served), until_ms, len(self._flights), moved, tuple(self._decisions))
+        return Outcome(tuple(self._served), until_ms, len(self._flights), self._given_up, moved, tuple(self._decisions))
 
     def _plans(self) -> Iterator[SessionPlan]:
         """The sessions in an order of the seed's, over and over; a repeated one is a new session with a new name."""
@@ -214,8 +216,16 @@ class Simulation:
     def _first_token(self, rid: str, cached: Cached) -> None:
         self._flights[rid].sent.first_ms = self._agenda.now_ms
 
-    def _finished(self, rid: str) -> None:
+    def _finished(self, rid: str, complete: bool) -> None:
         flight = self._flights.pop(rid)
+        if complete:
+            self._record(flight)
+        else:
+            self._given_up += 1
+            self._view.abandoned(flight.sent)
+        self._clients.done(flight.ask)
+
+    def _record(self, flight: _Flight) -> None:
         ask, sent, now_ms = flight.ask, flight.sent, self._agenda.now_ms
         output_tokens = ask.call.output_tokens
         self._view.finished(sent, output_tokens, now_ms)
@@ -240,4 +250,3 @@ class Simulation:
                 terms.total_ms,
             )
         )
-        self._clients.done(ask)

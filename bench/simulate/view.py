@@ -120,6 +120,12 @@ class View:
         prefill.ledger.settle_prefill(sent.turn, now_ms)
         prefill.prefill_tokens -= sent.prompt_tokens
 
+    def abandoned(self, sent: Sent) -> None:
+        """The engine gave the turn up after its prefill: settled, and nothing learned."""
+        _, decode = self._legs(sent)
+        decode.ledger.settle_decode(sent.turn)
+        decode.decode_tokens -= sent.prompt_tokens
+
     def finished(self, sent: Sent, output_tokens: int, now_ms: float) -> None:
         """Settle and learn, as `router.turn.learn` does from a stream's times and usage."""
         prefill, decode = self._legs(sent)

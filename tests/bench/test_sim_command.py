@@ -53,7 +53,9 @@ def test_mooncake_keeps_the_traces_times() -> None:
     arguments = ("mooncake", "--path", str(DATA / "mooncake_small.jsonl"), "--horizon-s", "300", "--json")
     line = last_json(sim(*arguments, "--policies", "mooncake"))
     assert line["experiment"] == "mooncake"
-    assert line["policies"]["mooncake"] == {"turns": 0, "unfinished": 0}, "the sample is over before the warm-up is"
+    assert line["policies"]["mooncake"] == {"turns": 0, "unfinished": 0, "given_up": 0}, (
+        "the sample is over before the warm-up is"
+    )
 
 
 @pytest.mark.slow

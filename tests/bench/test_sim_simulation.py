@@ -60,7 +60,7 @@ def simulate(policy: str = "cost", *, workload: Workload | None = None, topology
 @pytest.mark.parametrize("topology", ["2P2D", "1P2D", "3U"])
 def test_every_turn_that_was_sent_is_served(topology: str) -> None:
     outcome = simulate(topology=topology)
-    assert outcome.unfinished == 0
+    assert (outcome.unfinished, outcome.given_up) == (0, 0)
     assert len(outcome.served) == len(outcome.decisions) > 50
     for turn in outcome.served:
         assert turn.arrived_ms < turn.first_ms <= turn.ended_ms
@@ -198,7 +198,7 @@ def test_figures_add_up() -> None:
 
 
 def test_a_run_without_counted_turns_says_so() -> None:
-    assert figures(simulate(horizon_s=30), 40_000.0, Price(1.0)) == {"turns": 0, "unfinished": 0}
+    assert figures(simulate(horizon_s=30), 40_000.0, Price(1.0)) == {"turns": 0, "unfinished": 0, "given_up": 0}
 
 
 @pytest.mark.parametrize("text", ["1P2D", "2p1d", "64U"])
@@ -211,3 +211,10 @@ def test_topologies(text: str) -> None:
 def test_what_is_no_topology(text: str) -> None:
     with pytest.raises(ValueError, match="1P2D"):
         parse_topology(text)
+
+
+def test_a_reply_of_one_token_ends_with_its_prefill() -> None:
+    call = Call(640, 1, (1, 10))
+    workload = Workload("one", 64, (SessionPlan("a", (ThreadPlan((call,)),)),))
+    (turn,) = simulate(workload=workload, horizon_s=5).served
+    assert turn.first_ms == turn.ended_ms
