@@ -9,8 +9,8 @@ import httpx
 import pytest
 from wire_rig import ScriptedEngine, answer, read_message, until
 
+from router.fleet import control_transport
 from router.fleet.control_transport import PooledTransport
-from router.wire import control_transport
 from router.wire.upstream import UpstreamPool
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
