@@ -8,12 +8,19 @@ import httpx
 import msgspec
 
 TIMEOUT_S = 10.0
+SHOWN_BYTES = 200
+NOT_A_GATEWAY = "is it a loadback gateway? Correct --url"
 
 Value = TypeVar("Value")
 
 
 class AdminError(Exception):
-    """The gateway cannot be asked. The message says what to check."""
+    """The gateway cannot be asked: what was found, and what to do about it."""
+
+    def __init__(self, found: str, fix: str) -> None:
+        super().__init__(f"{found}: {fix}")
+        self.found = found
+        self.fix = fix
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -126,6 +133,16 @@ class Indexes(msgspec.Struct, frozen=True):
     pools: list[PoolIndex]
 
 
+class _Fault(msgspec.Struct, frozen=True):
+    message: str
+
+
+class _Refusal(msgspec.Struct, frozen=True):
+    """A gateway's error body."""
+
+    error: _Fault
+
+
 def admin_headers(token: str | None) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"} if token else {}
 
@@ -134,7 +151,8 @@ def decode(data: bytes, kind: type[Value], where: str) -> Value:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise AdminError(f"{where} answered something unexpected ({error}): is it a loadback gateway?") from error
+        shown = data[:SHOWN_BYTES].decode(errors="replace")
+        raise AdminError(f"{where} answered {shown!r} ({error})", NOT_A_GATEWAY) from error
 
 
 async def fetch(http: httpx.AsyncClient, path: str, kind: type[Value], body: bytes | None = None) -> Value:
@@ -144,9 +162,25 @@ async def fetch(http: httpx.AsyncClient, path: str, kind: type[Value], body: byt
     try:
         response = await http.request(method, path, content=body, headers=headers, timeout=TIMEOUT_S)
     except httpx.HTTPError as error:
-        raise AdminError(f"no answer from {where} ({error}): is the gateway up, and the URL right?") from error
+        raise AdminError(f"no answer from {where} ({error})", "start the gateway, or correct --url") from error
     if response.status_code in (401, 403):
-        raise AdminError(f"{where} refused us ({response.status_code}): give --token, or ask from the gateway's own host")
+        raise refused(where, response.status_code, sent_token="authorization" in http.headers)
     if response.status_code >= 400:
-        raise AdminError(f"{where} answered {response.status_code}: {response.text[:500]}")
+        raise AdminError(*told(where, response))
     return decode(response.content, kind, where)
+
+
+def refused(where: str, status: int, *, sent_token: bool) -> AdminError:
+    if sent_token:
+        return AdminError(
+            f"the token was refused ({where} answered {status})", "give the gateway's own auth.admin_token as --token"
+        )
+    return AdminError(f"{where} refused us ({status})", "give --token, or ask from the gateway's own host")
+
+
+def told(where: str, response: httpx.Response) -> tuple[str, str]:
+    """A gateway's own words about a body that it refused; of any other server what it answered, and the suspicion."""
+    try:
+        return f"{where} answered {response.status_code}", msgspec.json.decode(response.content, type=_Refusal).error.message
+    except msgspec.MsgspecError:
+        return f"{where} answered {response.status_code} {response.text[:SHOWN_BYTES]!r}", NOT_A_GATEWAY

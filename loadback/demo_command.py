@@ -42,6 +42,11 @@ SHAPES = {
     EngineChoice.SGLANG: Shape(system_words=300, result_words=60, max_tokens=48, idle_s=IDLE_S),  # one CPU core computes it
 }
 
+FIRST_WORDS = """\
+first event:   the engine's, from dispatch to its first event, as the gateway predicted and saw it
+first content: the client's, from its request to the reply's first content (lines above the tables; ttft_ms in the summary)
+"""
+
 OnceOption = Annotated[bool, typer.Option("--once", help="Stop after the sessions; the last line is one JSON object.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="No tables: print the JSON object only.")]
 SessionsOption = Annotated[int, typer.Option(min=1, max=64, help="Agent sessions at once.")]
@@ -116,3 +121,4 @@ def _print_tables(turns: list[TurnRecord], past: list[PastTurn]) -> None:
     seen = join(turns, past)
     console.print(turns_table(seen))
     console.print(sessions_table(seen))
+    console.print(FIRST_WORDS, highlight=False, soft_wrap=True)

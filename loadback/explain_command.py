@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadback.admin_api import AdminError, Candidate, Explained, admin_headers, fetch
+from loadback.gateway_url import DEFAULT_URL, TokenOption, UrlOption
 from loadback.terminal import say
 
 COLUMNS = ("queue_ms", "fetch_ms", "exposed_ms", "compute_ms", "transfer_ms", "decode_ms", "pressure_ms", "ttft_ms", "total_ms")
@@ -22,21 +23,21 @@ TABLE_WIDTH = 124
 
 def explain(
     body: Annotated[typer.FileBinaryRead, typer.Argument(metavar="BODY.json", help="A request body; - reads standard input.")],
-    url: Annotated[str, typer.Option(help="The gateway.")] = "http://127.0.0.1:8000",
+    url: UrlOption = DEFAULT_URL,
     path: Annotated[str, typer.Option(help="The API path that the body is for.")] = "/v1/chat/completions",
-    token: Annotated[str | None, typer.Option(help="The gateway's admin token.")] = None,
+    token: TokenOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
 ) -> None:
-    """Show what every worker pair would cost for a body, term by term, and why one wins. Nothing is sent on.
+    """Ask a running gateway what every worker pair would cost for a body, term by term, and why one wins. Nothing is sent on.
 
     [bold]Examples[/bold]
 
-      loadback explain body.json
+      loadback explain configs/example-body.json
 
       jq -c .request trace.json | loadback explain - --url http://10.0.0.5:8000 --token SECRET
     """
     try:
-        answer = asyncio.run(_ask(url.rstrip("/"), path, token, body.read()))
+        answer = asyncio.run(_ask(url, path, token, body.read()))
     except AdminError as error:
         say(str(error))
         raise typer.Exit(1) from error

@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from loadback.listening import PortTaken, check_port
+from loadback.terminal import say
 from router.config.load import ConfigError, load_config
 from router.config.tree import Config
 
@@ -37,10 +39,27 @@ def serve(
         raise typer.Exit(1) from error
     if check:
         Console().print(summary(tree))
+        for line in missing_folders(tree):
+            say(line)
         raise typer.Exit(0)
+    try:
+        check_port(tree.listen.host, tree.listen.port)
+    except PortTaken as error:
+        say(str(error))
+        raise typer.Exit(1) from error
     from router.serve import run  # loads the whole server: other commands start faster without it
 
     raise typer.Exit(run(tree))
+
+
+def missing_folders(tree: Config) -> list[str]:
+    """No fault of the file: it may be checked elsewhere than where it serves, and turns are served without the folder, too."""
+    return [
+        f"warning: pool {pool.name}: prompt.model_dir: no such folder here: {pool.prompt.model_dir}; "
+        "without it residency comes from lineage alone"
+        for pool in tree.pools
+        if pool.prompt is not None and not Path(pool.prompt.model_dir).is_dir()
+    ]
 
 
 def with_address(tree: Config, host: str | None, port: int | None) -> Config:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -20,16 +19,13 @@ import yaml
 
 from engine_adapters.launch.process import EngineProcess, start_process
 from loadback.engines import running_engines
+from loadback.listening import check_port
 from loadback.pool_spec import GatewaySpec, Member, PoolSpec, gateway_config
 from loadback.terminal import progress, say
 
 GATEWAY_READY_S = 60.0
 STOP_MARGIN_S = 5.0  # for the gateway, beyond its own drain
 WATCH_S = 0.5
-
-
-class PortTaken(Exception):
-    """Something listens on the gateway's port already. The message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +50,7 @@ class Stack:
 @asynccontextmanager
 async def running_stack(spec: PoolSpec, gateway: GatewaySpec) -> AsyncIterator[Stack]:
     """Raises `PortTaken`, or what the launcher raises when a process does not start; logs are kept only then."""
-    check_port(gateway)
+    check_port(gateway.host, gateway.port)
     with _log_folder() as folder:
         async with AsyncExitStack() as exits:
             with progress(f"starting {spec.title}"):
@@ -89,17 +85,6 @@ def _log_folder() -> Iterator[Path]:
         shutil.rmtree(folder)
         raise
     shutil.rmtree(folder)
-
-
-def check_port(gateway: GatewaySpec) -> None:
-    family = socket.AF_INET6 if ":" in gateway.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((gateway.host, gateway.port))
-        except OSError as error:
-            where = f"{gateway.host}:{gateway.port}"
-            raise PortTaken(f"cannot listen on {where} ({error.strerror}): choose another --port") from error
 
 
 def config_yaml(spec: PoolSpec, gateway: GatewaySpec, members: tuple[Member, ...]) -> str:

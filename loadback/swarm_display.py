@@ -52,7 +52,7 @@ class SwarmDisplay:
 
     def _table(self) -> Table:
         table = Table("thread", "", "turns", "last worker", title="Sessions at work", title_justify="left")
-        table.add_column("first token ms", justify="right")
+        table.add_column("first content ms", justify="right")
         table.add_column("cached", justify="right")
         for name, row in self._rows.items():
             bar = "█" * row.done + "░" * max(0, row.planned - row.done)
@@ -66,5 +66,5 @@ def _last_cells(last: TurnRecord | None) -> tuple[str, str, str]:
 
 def _line(record: TurnRecord) -> str:
     head = f"{record.thread:<6} turn {record.number + 1:<3} {record.worker:<12}"
-    tail = record.error or f"first token {ms(record.ttft_ms)} ms, cached {share(record.cached_share)}"
+    tail = record.error or f"first content {ms(record.ttft_ms)} ms, cached {share(record.cached_share)}"
     return f"{head} {tail}"

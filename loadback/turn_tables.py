@@ -53,7 +53,7 @@ def turns_table(seen: Sequence[SeenTurn]) -> Table:
     table = Table(
         "thread", "turn", "call", "worker", "prompt", "cached", "tier", title="Turns", title_justify="left", box=SIMPLE_HEAD
     )
-    for heading in ("first token, ms\npredicted", "\nactual", "whole turn, ms\npredicted", "\nactual"):
+    for heading in ("first event, ms\npredicted", "\nactual", "whole turn, ms\npredicted", "\nactual"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for before, turn in zip([None, *seen], seen, strict=False):

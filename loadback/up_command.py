@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,9 +12,10 @@ from costmodel.policies import REGISTRY
 from engine_adapters.launch.environments import EngineNotInstalled
 from engine_adapters.launch.ports import NoFreePort
 from engine_adapters.launch.process import EngineStartError
-from loadback.guide import client_guide, watch_guide
+from loadback.guide import client_guide, own_command, watch_guide
+from loadback.listening import PortTaken
 from loadback.pool_spec import MODEL_NAME, TINY_MODEL, EngineChoice, GatewaySpec, PoolSpec
-from loadback.stack import PortTaken, Stack, running_stack
+from loadback.stack import Stack, running_stack
 from loadback.terminal import run_reporting
 
 START_ERRORS = (EngineNotInstalled, EngineStartError, NoFreePort, PortTaken)
@@ -74,7 +76,7 @@ def welcome(spec: PoolSpec, stack: Stack) -> str:
             "\nPoint a client at it:\n",
             client_guide(url, MODEL_NAME, spec.context_tokens),
             "\nWatch it:\n",
-            watch_guide(url),
+            watch_guide(url, MODEL_NAME, own_command(Path(sys.argv[0]), Path.cwd())),
             "\nCtrl-C stops everything.",
         ]
     )

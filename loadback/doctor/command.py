@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from loadback.doctor.check import Check, Mark
 from loadback.doctor.examination import examine_config, examine_gateway
+from loadback.gateway_url import TokenOption, checked_url
 from loadback.terminal import say
 from router.config.load import ConfigError, load_config
 
@@ -23,8 +24,8 @@ COLOURS = {Mark.OK: "green", Mark.WARN: "yellow", Mark.FAIL: "bold red"}
 
 def doctor(
     config: Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="Check what this file lists.")] = None,
-    url: Annotated[str | None, typer.Option(help="Check a running gateway and its workers.")] = None,
-    token: Annotated[str | None, typer.Option(help="The gateway's admin token.")] = None,
+    url: Annotated[str | None, typer.Option(help="Check a running gateway and its workers.", callback=checked_url)] = None,
+    token: TokenOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
 ) -> None:
     """Check engines, events, tokenizer, clocks and limits, and say what to fix. Status 1 if a check fails.
@@ -48,7 +49,7 @@ def doctor(
 
 def _examine(config: Path | None, url: str | None, token: str | None) -> list[Check]:
     if url is not None:
-        return asyncio.run(examine_gateway(url.rstrip("/"), token))
+        return asyncio.run(examine_gateway(url, token))
     assert config is not None
     try:
         return asyncio.run(examine_config(load_config(config)))

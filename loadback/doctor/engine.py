@@ -10,7 +10,7 @@ import httpx
 
 from engine_adapters.adapters import adapter_for
 from engine_adapters.base import AdapterError, EngineInfo, EngineKind
-from engine_adapters.sglang.contract import Finding, Need, Verdict, examine
+from engine_adapters.sglang.contract import Clause, Finding, Need, Verdict, examine
 from loadback.doctor.check import Check, Target, fail, ok, warn
 
 MAX_SKEW_S = 2.0
@@ -49,10 +49,21 @@ def check_contract(name: str, findings: Sequence[Finding]) -> list[Check]:
     for finding in missing:
         clause = finding.clause
         if clause.need is Need.REQUIRED:
-            lines.append(fail(name, clause.flag, clause.lost, f"start it with {clause.flag}: {clause.wanted}"))
+            lines.append(fail(name, clause.flag, clause.lost, remedy(clause)))
         elif clause.need is Need.WANTED:
-            lines.append(warn(name, clause.flag, clause.lost, f"start it with {clause.flag}: {clause.wanted}"))
+            lines.append(warn(name, clause.flag, clause.lost, remedy(clause)))
     return lines
+
+
+def remedy(clause: Clause) -> str:
+    """`wanted` says "absent", "set", "set" with a condition, or a value."""
+    flag, _, member = clause.flag.partition(": ")
+    first, _, condition = clause.wanted.partition(" ")
+    if clause.wanted == "absent":
+        return f"start it without {flag}"
+    if first == "set":
+        return f"start it with {flag}" + (f" ({condition})" if condition else "")
+    return f"start it with {flag}, its {member}: {clause.wanted}" if member else f"start it with {flag} {clause.wanted}"
 
 
 async def check_clock(http: httpx.AsyncClient, target: Target) -> Check:

@@ -8,7 +8,7 @@ import httpx
 
 from costmodel.values import Role
 from engine_adapters.base import Endpoint, EngineKind
-from loadback.admin_api import AdminError, Feed, Indexes, PoolIndex, Worker, Workers, fetch
+from loadback.admin_api import SHOWN_BYTES, AdminError, Feed, Indexes, PoolIndex, Worker, Workers, fetch, told
 from loadback.doctor.check import Check, Target, fail, ok, warn
 
 FIXES = {
@@ -25,7 +25,7 @@ async def check_gateway(http: httpx.AsyncClient) -> tuple[list[Target], list[Che
         workers = (await fetch(http, "/admin/workers", Workers)).workers
         pools = (await fetch(http, "/admin/index", Indexes)).pools
     except AdminError as error:
-        return [], [*checks, fail("gateway", "admin", str(error), "give --token, or ask from the gateway's own host")]
+        return [], [*checks, fail("gateway", "admin", error.found, error.fix)]
     for worker in workers:
         checks += [check_worker(worker), *(check_feed(worker.id, feed) for feed in worker.events)]
     checks += [check for pool in pools if (check := check_prompt_state(pool)) is not None]
@@ -39,7 +39,9 @@ async def _check_ready(http: httpx.AsyncClient) -> Check:
         return fail("gateway", "ready", f"{http.base_url} does not answer: {error}", "start it, or correct --url")
     if response.status_code == httpx.codes.OK:
         return ok("gateway", "ready", "a worker of every role is")
-    return fail("gateway", "ready", response.text[:300], "see the workers below")
+    if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+        return fail("gateway", "ready", response.text[:SHOWN_BYTES], "see the workers below")
+    return fail("gateway", "ready", *told(f"{http.base_url}/readyz", response))
 
 
 def check_worker(worker: Worker) -> Check:

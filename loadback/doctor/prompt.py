@@ -56,12 +56,10 @@ def probe_body(model: str) -> dict[str, object]:
 async def check_prompt(
     http: httpx.AsyncClient, pool: str, model_dir: Path, found: Sequence[tuple[Target, EngineInfo]]
 ) -> list[Check]:
-    try:
-        template, tokenizer = PromptTemplate.from_folder(model_dir), Tokenizer.from_folder(model_dir)
-    except (OSError, ValueError) as error:
-        return [
-            fail(pool, "tokenizer", str(error), "give a folder with tokenizer.json and a chat template as prompt.model_dir")
-        ]
+    loaded = load_folder(pool, model_dir)
+    if isinstance(loaded, Check):
+        return [loaded]
+    template, tokenizer = loaded
     checks = [ok(pool, "tokenizer", f"{model_dir} loads, {tokenizer.vocab_size} tokens")]
     legs = _legs(found)
     if not legs:
@@ -69,6 +67,17 @@ async def check_prompt(
     body = probe_body(next((info.models[0] for _, info in legs if info.models), "default"))
     ours = len(tokenizer.encode_prompt(render_chat(template, body)))
     return [*checks, await _compare(http, pool, body, ours, legs)]
+
+
+def load_folder(pool: str, model_dir: Path) -> tuple[PromptTemplate, Tokenizer] | Check:
+    """What the folder holds, or the check that failed."""
+    if not model_dir.is_dir():
+        fix = "correct prompt.model_dir, or bring the engines' model folder (tokenizer and chat template) there"
+        return fail(pool, "tokenizer", f"prompt.model_dir: no such folder: {model_dir}", fix)
+    try:
+        return PromptTemplate.from_folder(model_dir), Tokenizer.from_folder(model_dir)
+    except (OSError, ValueError) as error:
+        return fail(pool, "tokenizer", str(error), "give a folder with tokenizer.json and a chat template as prompt.model_dir")
 
 
 async def _compare(

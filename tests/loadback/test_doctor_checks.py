@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from costmodel.values import Role
 from engine_adapters.base import Endpoint, EngineInfo, EngineKind
 from engine_adapters.sglang.contract import Clause, Finding, Need, Verdict
 from loadback.admin_api import Feed, PoolIndex, Worker
-from loadback.doctor.check import Mark, Target
-from loadback.doctor.engine import check_contract, check_pages, check_role, judge_clock
+from loadback.doctor.check import Check, Mark, Target
+from loadback.doctor.engine import check_contract, check_pages, check_role, judge_clock, remedy
 from loadback.doctor.gateway import check_feed, check_prompt_state, check_worker, target_of
 from loadback.doctor.host import judge_file_limit
+from loadback.doctor.prompt import load_folder
 
 DATE = "Sun, 29 Nov 2026 12:00:00 GMT"
 DATE_S = 1795953600.0
@@ -51,7 +54,26 @@ def test_contract_fails_for_required_warns_for_wanted_and_lists_optional() -> No
         ("--wanted", Mark.WARN),
     ]
     assert checks[0].found == "6 of 9 as wanted; optional and not set: --optional"
-    assert checks[1].fix == "start it with --required: set"
+    assert checks[1].fix == "start it with --required"
+
+
+@pytest.mark.parametrize(
+    ("flag", "wanted", "fix"),
+    [
+        ("--a", "absent", "start it without --a"),
+        ("--a", "set on decode", "start it with --a (on decode)"),
+        ("--a", "write_through", "start it with --a write_through"),
+        ("--a: part", ">= 10", "start it with --a, its part: >= 10"),
+    ],
+)
+def test_the_fix_is_a_sentence(flag: str, wanted: str, fix: str) -> None:
+    assert remedy(Clause(flag, wanted, "", Need.WANTED, lambda _: Verdict.OK)) == fix
+
+
+def test_a_folder_that_is_not_there_is_said_to_be_missing() -> None:
+    check = load_folder("main", Path("/nowhere/model"))
+    assert isinstance(check, Check)
+    assert check.found == "prompt.model_dir: no such folder: /nowhere/model"
 
 
 def test_pages_must_agree() -> None:

@@ -45,6 +45,6 @@ def test_a_wildcard_address_is_reached_over_loopback() -> None:
 
 def test_emulator_flags_are_those_its_own_parser_knows() -> None:
     command = emulator_command(PoolSpec(), Role.DECODE, [1, 2, 3, 4])
-    options = options_of(build_parser().parse_args(command[3:]))
+    options = options_of(build_parser().parse_args(command[command.index("engine_adapters.emulator") + 1 :]))
     assert (options.port, options.kv_port, options.kv_replay_port, options.bootstrap_port) == (1, 2, 3, 4)
     assert options.params.decode_keeps_cache

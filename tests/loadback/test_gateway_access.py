@@ -1,0 +1,81 @@
+"""Addresses, ports and tokens: what is told when they are wrong."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import typer
+
+from loadback.admin_api import AdminError, Workers, admin_headers, decode, fetch
+from loadback.gateway_url import checked_url
+from loadback.listening import PortTaken, check_port
+from loadback.serve_command import missing_folders
+from router.config.load import parse_config
+
+HTML = "<html><title>Router login</title></html>"
+KEY_FAULT = msgspec.json.encode(
+    {"error": {"message": "no such pool", "type": "invalid_request_error", "code": None, "param": None}}
+)
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "localhost:8000", "ftp://host", "http://", ""])
+def test_what_is_no_url_is_said(url: str) -> None:
+    with pytest.raises(typer.BadParameter, match="http://"):
+        checked_url(url)
+
+
+def test_a_url_loses_what_is_added_to_it() -> None:
+    assert checked_url("http://10.0.0.5:8000/v1/") == "http://10.0.0.5:8000"
+    assert checked_url(None) is None
+
+
+def test_a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTaken, match=rf"127\.0\.0\.1:{port} .*--port"):
+            check_port("127.0.0.1", port)
+    check_port("127.0.0.1", 0)
+
+
+async def asked(status: int, content: bytes | str, token: str | None = None) -> AdminError:
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, content=content))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=admin_headers(token)) as http:
+        with pytest.raises(AdminError) as raised:
+            await fetch(http, "/admin/workers", Workers)
+    return raised.value
+
+
+async def test_a_wrong_token_is_not_a_missing_one() -> None:
+    assert "the token was refused" in (await asked(401, b"{}", token="wrong")).found
+    missing = await asked(401, b"{}")
+    assert "token was refused" not in str(missing)
+    assert "--token" in missing.fix
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+async def test_a_wrong_server_is_quoted(status: int) -> None:
+    error = await asked(status, HTML)
+    assert "Router login" in error.found
+    assert "is it a loadback gateway" in error.fix
+
+
+async def test_a_gateways_own_words_are_passed_on() -> None:
+    assert (await asked(400, KEY_FAULT)).fix == "no such pool"
+
+
+def test_an_answer_of_another_shape_is_quoted() -> None:
+    with pytest.raises(AdminError, match="nonsense"):
+        decode(b'{"workers": "nonsense"}', Workers, "http://gateway")
+
+
+def test_check_warns_of_a_model_folder_that_is_not_here(tmp_path: Path) -> None:
+    text = "pools: [{unified: [{url: 'http://h:1'}], prompt: {model_dir: %s}}]"
+    assert missing_folders(parse_config(text % tmp_path, "x.yaml", {})) == []
+    told = missing_folders(parse_config(text % "/nowhere/model", "x.yaml", {}))
+    assert len(told) == 1
+    assert "prompt.model_dir" in told[0]
+    assert "/nowhere/model" in told[0]
