@@ -60,11 +60,9 @@ class PromptTemplate:
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt text. Raises TemplateRefusal."""
-        values = {**self.special_tokens, **(variables or {})}
+        values = {"documents": None, **self.special_tokens, **(variables or {})}
         try:
-            return self._template.render(
-                messages=messages, tools=tools, documents=None, add_generation_prompt=add_generation_prompt, **values
-            )
+            return self._template.render(messages=messages, tools=tools, add_generation_prompt=add_generation_prompt, **values)
         except (jinja2.TemplateError, TypeError) as error:
             raise TemplateRefusal(str(error)) from error
 
@@ -88,6 +86,11 @@ class PromptTemplate:
             if any(_reads(loop.iter, name, "content") for name in ("message", "msg", "m")):
                 return "openai"
         return "string"
+
+
+def parse_template(source: str) -> jinja2.nodes.Template:
+    """Raises jinja2.TemplateError."""
+    return _environment(datetime.now).parse(source)
 
 
 def _source(folder: Path, config: Mapping[str, Any]) -> str | None:
