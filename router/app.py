@@ -36,8 +36,8 @@ def build_app(gateway: Gateway, routes: HotRoutes) -> FastAPI:
         finally:
             await gateway.close()
 
-    app = FastAPI(title="loadback", docs_url="/admin/docs", openapi_url="/admin/openapi.json", lifespan=lifespan)
-    app.include_router(admin_router(gateway))
+    app = FastAPI(title="loadback", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app.include_router(admin_router(gateway, app.openapi))
     _add_public(app, gateway, routes)
     _add_errors(app)
     return app

@@ -6,9 +6,11 @@ It has a token of its own. Without one configured, only loopback clients are let
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi.openapi.docs import get_swagger_ui_html
 
 from costmodel.values import Role
 from engine_adapters.base import AdapterError
@@ -31,8 +33,10 @@ class AddWorker(Section):
     worker: WorkerConfig
 
 
-def admin_router(gateway: Gateway) -> APIRouter:
+def admin_router(gateway: Gateway, openapi: Callable[[], dict[str, Any]]) -> APIRouter:
+    """`openapi` makes the description that /admin/openapi.json and /admin/docs show, behind the same door as the rest."""
     router = APIRouter(prefix="/admin", dependencies=[Depends(_door(gateway))])
+    _add_description(router, openapi)
     _add_workers(router, gateway)
     _add_policy(router, gateway)
     _add_insight(router, gateway)
@@ -53,6 +57,16 @@ def _door(gateway: Gateway) -> Any:
             raise Unauthorized("/admin needs `Authorization: Bearer ADMIN_TOKEN` (`auth.admin_token`)")
 
     return check
+
+
+def _add_description(router: APIRouter, openapi: Callable[[], dict[str, Any]]) -> None:
+    @router.get("/openapi.json", include_in_schema=False)
+    async def description() -> dict[str, Any]:
+        return openapi()
+
+    @router.get("/docs", include_in_schema=False)
+    async def page() -> Response:
+        return get_swagger_ui_html(openapi_url="/admin/openapi.json", title="loadback admin")
 
 
 def _add_workers(router: APIRouter, gateway: Gateway) -> None:

@@ -22,14 +22,14 @@ class PromptLogprobs:
     def __init__(self, prefill_reply: bytes) -> None:
         self._prompts: dict[int, dict[str, list[Any]]] = {}
         for reply in _objects(prefill_reply):
-            for choice in reply.get("choices") or []:
+            for index, choice in _choices(reply):
                 if isinstance(choice.get("logprobs"), dict):
-                    self._prompts.setdefault(choice.get("index", 0), _prompt_part(choice["logprobs"]))
+                    self._prompts.setdefault(index, _prompt_part(choice["logprobs"]))
 
     def complete(self, reply: bytes) -> bytes:
-        """A whole decode reply with the prompt's part in front of every choice's lists."""
-        parsed = msgspec.json.decode(reply)
-        return msgspec.json.encode(parsed) if self._fill(parsed) else reply
+        """A whole decode reply with the prompt's part in front of every choice's lists; one that is no such reply as it is."""
+        parsed = _decode(reply)
+        return msgspec.json.encode(parsed) if parsed is not None and self._fill(parsed) else reply
 
     def complete_events(self, events: bytes) -> bytes:
         """A piece of whole events; the first of each choice is completed."""
@@ -38,19 +38,18 @@ class PromptLogprobs:
         return b"".join(self._complete_event(event) + b"\n\n" for event in split_blocks(events))
 
     def _complete_event(self, event: bytes) -> bytes:
-        data = event_data(event)
-        if data is None or not data.startswith(b"{"):
-            return event
-        parsed = msgspec.json.decode(data)
-        return b"data: " + msgspec.json.encode(parsed) if self._fill(parsed) else event
+        parsed = _decode(event_data(event) or b"")
+        return b"data: " + msgspec.json.encode(parsed) if parsed is not None and self._fill(parsed) else event
 
     def _fill(self, reply: dict[str, Any]) -> bool:
         filled = False
-        for choice in reply.get("choices") or []:
+        for index, choice in _choices(reply):
             logprobs = choice.get("logprobs")
-            prompt = self._prompts.pop(choice.get("index", 0), None) if isinstance(logprobs, dict) else None
+            if not isinstance(logprobs, dict):
+                continue
+            prompt = self._prompts.pop(index, None)
             if prompt is not None:
-                choice["logprobs"] = logprobs | {key: prompt[key] + (logprobs.get(key) or []) for key in prompt}
+                choice["logprobs"] = logprobs | {key: prompt[key] + _list(logprobs, key) for key in prompt}
                 filled = True
         return filled
 
@@ -59,8 +58,25 @@ def _prompt_part(logprobs: dict[str, Any]) -> dict[str, list[Any]]:
     return {key: logprobs[key][:-_OUTPUT_TOKENS] for key in _LISTS if isinstance(logprobs.get(key), list)}
 
 
+def _list(logprobs: dict[str, Any], key: str) -> list[Any]:
+    value = logprobs.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _choices(reply: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    choices = reply.get("choices")
+    found = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+    return [(choice["index"] if isinstance(choice.get("index"), int) else 0, choice) for choice in found]
+
+
 def _objects(reply: bytes) -> list[dict[str, Any]]:
-    if reply.lstrip().startswith(b"{"):
-        return [msgspec.json.decode(reply)]
-    found = (event_data(event) for event in split_blocks(reply))
-    return [msgspec.json.decode(data) for data in found if data is not None and data.startswith(b"{")]
+    texts = [reply] if reply.lstrip().startswith(b"{") else [event_data(event) or b"" for event in split_blocks(reply)]
+    return [parsed for text in texts if (parsed := _decode(text)) is not None]
+
+
+def _decode(text: bytes) -> dict[str, Any] | None:
+    try:
+        parsed = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None

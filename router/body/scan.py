@@ -23,6 +23,7 @@ from router.dialects.dialect import Dialect, DialectName
 from router.errors import BadRequest
 
 S = TypeVar("S")
+_MAX_MESSAGES = 100_000  # tracing ten million took minutes and gigabytes
 
 
 class _Readers(Generic[S]):
@@ -132,6 +133,9 @@ def _scan_rest(body: bytes, shape: Shape, walk: Walk[S], checkpoint: Checkpoint[
 def _conversation(members: Members, dialect: Dialect) -> tuple[list[Raw], str | Raw | None]:
     value = members.conversation
     if isinstance(value, list):
+        if len(value) > _MAX_MESSAGES:
+            key = dialect.message_key
+            raise BadRequest(f"{key} has {len(value)} items; at most {_MAX_MESSAGES} are taken", param=key)
         return value, None
     if isinstance(value, (str, Raw)) and not dialect.requires_messages:
         return [], value

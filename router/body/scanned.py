@@ -14,6 +14,8 @@ from router.dialects.dialect import Dialect
 
 S = TypeVar("S")
 _NULL = b"null"
+_MAX_DIGITS = 10
+_MANY = 10**9
 
 
 class _Metadata(msgspec.Struct):
@@ -44,7 +46,12 @@ class Scanned(msgspec.Struct, Generic[S]):
 
     @property
     def n(self) -> int:
+        """Choices asked for. Engines take `"2"` and `2.0` for 2, so both count."""
         n = self.members.n
+        if type(n) is float and n.is_integer():
+            n = int(n)
+        elif type(n) is str and n.strip().isdecimal():
+            n = int(n) if len(n) < _MAX_DIGITS else _MANY
         return n if type(n) is int and n > 0 else 1
 
     @property

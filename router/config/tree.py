@@ -25,6 +25,10 @@ def _check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("expected a URL such as http://10.0.0.5:30000")
+    try:
+        parts.port  # noqa: B018  reading it checks it
+    except ValueError as error:
+        raise ValueError(f"expected a port from 1 to 65535: {error}") from None
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError("give scheme, host and port only: paths are added by the gateway")
     return url.rstrip("/")
@@ -207,6 +211,7 @@ class TimeoutConfig(Section):
     abort_s: Seconds = 2.0
     keep_alive_s: Seconds = 10.0  # SSE keep-alive after this much silence
     commit_s: Seconds = 60.0  # when a silent stream's 200 is sent at last
+    client_stall_s: Seconds = 120.0  # a client that takes no byte of its stream for this long is dropped
     upstream_idle_s: Seconds = 4.0  # below the engines' own keep-alive of 5 s
 
 

@@ -52,6 +52,7 @@ class Attempt:
         strip_details: bool,
         merge_logprobs: bool,
         reply_headers: list[Header],
+        first_event_within_ms: float,
         clock: Callable[[], float],
         on_result: OnResult,
         abort_on: Callable[[Worker], None],
@@ -70,6 +71,7 @@ class Attempt:
         self.stream: Callable[[bytes], None] = self._stream_merged if merge_logprobs else port.write
         self._strip_details = strip_details
         self._reply_headers = reply_headers
+        self._first_event_ms = first_event_within_ms
         self._clock = clock
         self._on_result = on_result
         self._abort_on = abort_on
@@ -125,8 +127,7 @@ class Attempt:
         if not self._over:
             self._drop_legs()
             self._settle(self._clock())
-            for worker in (self.placement.prefill, self.placement.decode):
-                worker.breaker.on_abandoned()
+            self._release_trials()
             self._on_result = self.stream = _told
 
     # what the legs report
@@ -184,7 +185,11 @@ class Attempt:
         committed = self._port.committed
         if committed:
             self._port.abort()
+        self._release_trials(but=worker)
         self._tell(Failed(error, worker, committed))
+
+    def overdue(self) -> bool:
+        return self._clock() - self.dispatched_ms > self._first_event_ms
 
     def _succeed(self) -> None:
         self._over = True
@@ -198,6 +203,12 @@ class Attempt:
         """Once; the caller is let go, so that nothing of a turn waits for the cycle collector."""
         on_result, self._on_result, self.stream = self._on_result, _told, _told
         on_result(failed)
+
+    def _release_trials(self, but: Worker | None = None) -> None:
+        """A leg that was not judged may have been its worker's one trial: it may be taken again."""
+        for worker in (self.placement.prefill, self.placement.decode):
+            if worker is not but:
+                worker.breaker.on_abandoned()
 
     def _drop_legs(self) -> None:
         self._over = True

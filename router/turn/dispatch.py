@@ -63,7 +63,12 @@ class Dispatcher:
     async def tries(self, turn: Turn, port: ReplyPort, override: bytes) -> None:
         """`Tries` for a task that waits for them. Raises what the client must be told, or CommittedFailure."""
         ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        tries = Tries(self, turn, port, ended.set_result, override)
+
+        def end(error: Exception | None) -> None:
+            if not ended.done():  # the task that waited may have been cancelled in the same step
+                ended.set_result(error)
+
+        tries = Tries(self, turn, port, end, override)
         tries.begin()
         try:
             error = await ended
@@ -95,16 +100,17 @@ class Dispatcher:
             strip_details=strip_details,
             merge_logprobs=placement.disaggregated and scanned.asks_prompt_logprobs,
             reply_headers=reply_headers(turn, placement),
+            first_event_within_ms=self._timeouts.first_byte_s * 1000,
             clock=self._clock,
             on_result=on_result,
             abort_on=lambda worker: self._aborter.abort(worker, rid),
         )
         turn.attempt = attempt
         legs = build_legs(turn, placement, rid, self._rng, hide_client_key=self._hide_client_key, override=override)
-        attempt.book(sighting.prompt_tokens)
         attempt.assumed = assume(pool, sighting, placement, located, now_ms)
         chosen = placement.decision.chosen
         self._threads.committed(sighting.thread, chosen.prefill, chosen.decode, now_ms)
+        attempt.book(sighting.prompt_tokens)
         attempt.begin(legs, self._send)
         return attempt
 
@@ -137,6 +143,8 @@ class Dispatcher:
                 failed.worker.full_until_ms = self._clock() + _REST_MS
             return
         failed.worker.breaker.on_abandoned()
+        if isinstance(error, StaleConnection):
+            self._upstream.drop_idle(failed.worker.origin)  # the others were opened no later: the next try gets a fresh one
         if isinstance(error, EngineBusy):
             failed.worker.full_until_ms = self._clock() + 1000 * (error.retry_after_s or 0.0)
 

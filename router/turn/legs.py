@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
+import structlog
 
 from router.dialects.dialect import Dialect, split_blocks
-from router.errors import ConnectFailed, EngineDied, EngineError, GatewayError, StaleConnection
+from router.errors import ConnectFailed, EngineDied, EngineError, EngineTimeout, GatewayError, StaleConnection
 from router.fleet.worker import Worker
 from router.turn.engine_reply import fault_of, fault_of_event
 from router.turn.observe import StreamObserver
@@ -16,6 +17,7 @@ from router.wire.exchange import Exchange
 from router.wire.head import Header
 from router.wire.sse import EventSplitter
 
+_log = structlog.get_logger(__name__)
 _MAX_WHOLE_REPLY_BYTES = 256 * 1024 * 1024
 
 
@@ -51,6 +53,10 @@ class LegReports(Protocol):
 
     def fail(self, error: GatewayError, worker: Worker) -> None: ...
 
+    def overdue(self) -> bool:
+        """Whether the deadline for the first real event has passed: comments before it do not count."""
+        ...
+
 
 class _EngineLeg:
     """What both legs have: where the reply came from and how it began. `exchange` is set once the request was sent."""
@@ -76,6 +82,14 @@ class _EngineLeg:
         self._worker.last_fault = error.message
         error.message = f"{self._worker.worker_id}: {_TOLD.get(type(error), error.message)}"
         self._fail(error)
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        """Whatever goes wrong in reading a reply is the reply's failure: nobody else would settle the try."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  the root of what a finished reply sets off
+            _log.exception("reply_unreadable", worker=self._worker.worker_id)
+            self._fail(EngineDied(f"{self._worker.worker_id}: the reply could not be read ({type(error).__name__})"))
 
     def _fail(self, error: GatewayError) -> None:
         self._reports.fail(error, self._worker)
@@ -114,7 +128,9 @@ class ReplyLeg(_EngineLeg):
         except EngineDied as error:  # an event above the bound
             self._fail(error)
             return
-        if observer.error_event is not None:
+        if not observer.started and self._reports.overdue():
+            self._fail(EngineTimeout(f"{self._worker.worker_id}: no event of output within its deadline, only comments"))
+        elif observer.error_event is not None:
             self._fail_by_event(observer.error_event)
         elif events:
             if not started:
@@ -122,6 +138,9 @@ class ReplyLeg(_EngineLeg):
             self._stream(events)
 
     def on_end(self) -> None:
+        self._guarded(self._on_end)
+
+    def _on_end(self) -> None:
         if self._observer is None:
             self._on_whole(b"".join(self._parts))
         elif self._observer.ended:
@@ -158,6 +177,9 @@ class PrefillLeg(_EngineLeg):
             self._look_for_error(data)
 
     def on_end(self) -> None:
+        self._guarded(self._on_end)
+
+    def _on_end(self) -> None:
         body = b"".join(self._parts)
         if self._status == 200:
             self._reports.prefill_done(body)

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import structlog
 
 from costmodel.values import Residency, Tier, WorkerKey
 from kvtier.index.convert import lineage_residency, to_residency
+from kvtier.index.sources import SourceLimit
 from router.fleet.pool import Pool
 from router.threads.sighting import Sighting
 from router.turn.place import Placement
+
+_log = structlog.get_logger(__name__)
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -79,8 +83,11 @@ def assume(pool: Pool, sighting: Sighting, placement: Placement, located: Locate
     if placement.disaggregated and placement.decode.info is not None and placement.decode.info.decode_keeps_cache:
         keepers.append(chosen.decode)
     assumed = [Assumed(key, sighting.digests[located.positions.get(key, 0) :]) for key in keepers]
-    for entry in assumed:
-        pool.lineage.assume(entry.worker, entry.digests, Tier.L1, now_ms)
+    try:
+        for entry in assumed:
+            pool.lineage.assume(entry.worker, entry.digests, Tier.L1, now_ms)
+    except SourceLimit as error:  # more ranks than `index.max_workers`: these go without a memory
+        _log.warning("index_full", pool=pool.name, error=str(error))
     return assumed
 
 

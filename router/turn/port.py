@@ -76,6 +76,7 @@ class ClientPort:
         self._loop = asyncio.get_running_loop()
         self._written_s = self._loop.time()  # by this port; events go past it
         self._engine: EngineSide | None = None
+        self._stalled_s: float | None = None  # since when the client has been taking nothing
         self._timer: asyncio.TimerHandle | None = None
         self._early_headers: Callable[[], list[Header]] = list
 
@@ -142,6 +143,10 @@ class ClientPort:
             self._head_sent = True
             self._down.start(200, _STREAM_HEADERS + self._early_headers())
             self._down.flush()
+        if not self._down.writable:
+            self._on_stall()
+            return
+        self._stalled_s = None
         silent_s = self._silent_s()
         if silent_s >= self._timeouts.keep_alive_s * 0.99:
             self._on_keep_alive()
@@ -149,6 +154,19 @@ class ClientPort:
             self._down.write(self._dialect.keep_alive)
             silent_s = 0.0
         self._arm(self._timeouts.keep_alive_s - silent_s)
+
+    def _on_stall(self) -> None:
+        """Looked at with every keep-alive: a client that reads nothing must not keep its place and its engine for ever."""
+        now_s = self._loop.time()
+        if self._stalled_s is None:
+            self._stalled_s = now_s
+        if now_s - self._stalled_s < self._timeouts.client_stall_s:
+            self._arm(min(self._timeouts.keep_alive_s, self._timeouts.client_stall_s))
+            return
+        left = self._down.on_disconnect
+        self._down.abort()
+        if left is not None:
+            left()
 
     def _silent_s(self) -> float:
         """Since anything went to the client. Once events do, what the engine sends goes on at once."""

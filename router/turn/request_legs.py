@@ -19,6 +19,7 @@ from router.turn.turn import Turn
 from router.wire.head import Header, build_head
 from router.wire.request import HotRequest
 
+_OVERRIDE_PREFIX = b"x-override-"  # whatever an engine may come to read under it, it is not a client's to set
 _CLIENT_KEY_HEADERS = frozenset((b"authorization", b"x-api-key"))
 
 
@@ -80,7 +81,7 @@ def _leg(turn: Turn, worker: Worker, edit: Edit, body: list[bytes | memoryview],
         b"POST",
         _target(request),
         worker.host_field,
-        request.headers,
+        [header for header in request.headers if not header[0].startswith(_OVERRIDE_PREFIX)],
         sum(map(len, body)),
         # A client may not override the body by header; its key goes on only where neither gateway nor worker has one.
         drop=_with_keys(adapter.reserved_headers) if hide_client_key or key else adapter.reserved_headers,
