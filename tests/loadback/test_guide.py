@@ -10,6 +10,7 @@ from engine_adapters.launch.environments import ROOT
 from loadback.guide import chat_body, client_guide, own_command, watch_guide
 
 URL = "http://127.0.0.1:8000"
+VARIABLES = ("ANTHROPIC_BASE_URL", "ANTHROPIC_MODEL", "CLAUDE_CODE_MAX_CONTEXT_TOKENS", "OPENAI_BASE_URL", "OPENAI_MODEL")
 
 
 def test_hints_are_those_of_the_page() -> None:
@@ -20,13 +21,7 @@ def test_hints_are_those_of_the_page() -> None:
     opencode = json.loads("".join(section("opencode")[1:]))
     shown = page.partition("opencode.json`:\n\n```json\n")[2].partition("```")[0]
     assert opencode == json.loads(shown)
-    for variable in [
-        "ANTHROPIC_BASE_URL",
-        "ANTHROPIC_MODEL",
-        "CLAUDE_CODE_MAX_CONTEXT_TOKENS",
-        "OPENAI_BASE_URL",
-        "OPENAI_MODEL",
-    ]:
+    for variable in VARIABLES:
         assert value(variable, page) == value(variable, client_guide(URL, "tiny-agent", 262_144))
 
 
