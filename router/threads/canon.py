@@ -29,6 +29,7 @@ _DROPPED = frozenset(
 )  # fmt: skip
 _NULL = b"null"
 _QUOTE = 34
+_MAY_BE_OBJECT = frozenset({b"{", b" ", b"\t", b"\r", b"\n"})
 _RawMember = Raw | UnsetType
 _Content = str | list[Raw] | dict[str, Raw] | int | float | bool | None
 
@@ -100,6 +101,8 @@ class _Form:
 
 def canonical_message(raw: Raw | bytes) -> Canonical | None:
     """None for what no prompt shows (a reasoning item)."""
+    if bytes(memoryview(raw)[:1]) not in _MAY_BE_OBJECT:
+        return _opaque(bytes(raw))  # where refusing it by decoding would cost ten times as much
     try:
         message = _MESSAGE.decode(raw)
         if message.type == "reasoning":

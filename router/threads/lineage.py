@@ -18,6 +18,10 @@ from router.body.scanned import Scanned
 from router.dialects.dialect import DialectName
 from router.threads.canon import Canonical, canonical_json, canonical_message, canonical_system, canonical_text
 
+MAX_POSITIONS = 20_000
+"""Messages of one body that are told apart; what is behind them is served, but not traced: no honest prompt is that long."""
+
+_MAX_SIZE = (1 << 32) - 1  # what the arrays of sizes hold: parts without text can count for more than they weigh
 _PROMPT_BLOCK_BYTES = 2048  # a completion prompt has no messages: its raw text is cut here
 _NO_DIGEST = b"\0" * 16
 _SIGN = 1 << 63
@@ -41,6 +45,7 @@ class Lineage(msgspec.Struct, frozen=True):
     """`digests[i]` belongs to position `base.positions + 1 + i`: only what was parsed. `sizes` are cumulative, with the head.
 
     Positions from `open_from` on are not fixed yet: their text goes on in the thread's next request (a completion prompt).
+    Nothing is told of what lies behind the first `MAX_POSITIONS` messages.
     """
 
     head: int  # digest of position 0, signed
@@ -51,7 +56,7 @@ class Lineage(msgspec.Struct, frozen=True):
     sizes: list[int]
     media: bool
     open_from: int | None
-    states: list[State] | None  # after each parsed message, also those without a canonical form, where a memo wants them
+    states: list[State] | None  # after each traced message, also those without a canonical form, where a memo wants them
 
 
 class Tracer:
@@ -74,7 +79,7 @@ class Tracer:
                 size += form.size
                 media = media or form.media
                 digests.append(signed(chain ^ head))
-                sizes.append(head_size + size)
+                sizes.append(min(head_size + size, _MAX_SIZE))
             if states is not None:
                 states.append(State(chain, positions, size, media))
         open_from = positions if scanned.dialect.name is DialectName.COMPLETIONS and digests else None
@@ -84,7 +89,8 @@ class Tracer:
     def _forms_of(self, scanned: Scanned[State]) -> list[Canonical | None]:
         prompt = scanned.prompt
         if prompt is None:
-            return [self._message(raw) for raw in scanned.messages]
+            room = max(MAX_POSITIONS - scanned.first_message, 0)
+            return [self._message(raw) for raw in scanned.messages[:room]]
         if isinstance(prompt, Raw):
             return _prompt_blocks(bytes(prompt))
         return [canonical_text(prompt)]
@@ -109,7 +115,8 @@ class Tracer:
         if tools is None and system is None:
             return xxhash.xxh3_64_intdigest(_NO_DIGESTS + named), 0
         first, second = self._part(b"tools", tools, canonical_json), self._part(b"system", system, canonical_system)
-        return xxhash.xxh3_64_intdigest(first.digest + second.digest + named), first.size + second.size
+        size = min(first.size + second.size, _MAX_SIZE)
+        return xxhash.xxh3_64_intdigest(first.digest + second.digest + named), size
 
     def _part(self, kind: bytes, raw: Raw | bytes | None, form_of: Any) -> Canonical:
         if raw is None or len(raw) <= 2:  # "" and [] say as little as nothing
@@ -135,6 +142,6 @@ def signed(digest: int) -> int:
 def _prompt_blocks(raw: bytes) -> list[Canonical | None]:
     """A raw prompt (text, ids or a batch) in blocks, without its closing quote or bracket, so that a prompt that grows keeps
     all blocks but the last."""
-    raw = raw[:-1]
+    raw = raw[:-1][: MAX_POSITIONS * _PROMPT_BLOCK_BYTES]
     blocks = (raw[start : start + _PROMPT_BLOCK_BYTES] for start in range(0, len(raw), _PROMPT_BLOCK_BYTES))
     return [Canonical(xxhash.xxh3_128_digest(block), len(block), False) for block in blocks]

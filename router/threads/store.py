@@ -10,6 +10,7 @@ from array import array
 from collections import OrderedDict
 from itertools import islice
 
+import msgspec
 import xxhash
 
 from costmodel.values import WorkerKey
@@ -19,7 +20,7 @@ from router.body.scanned import Scanned
 from router.threads.canon import canonical_message
 from router.threads.estimate import Estimator, blend
 from router.threads.keys import ThreadHints
-from router.threads.lineage import State, Tracer, link, signed
+from router.threads.lineage import MAX_POSITIONS, State, Tracer, link, signed
 from router.threads.match import Match, Prompt, recent, recognise
 from router.threads.sighting import Kind, Sighting, TokenCounts
 from router.threads.thread import Group, Thread
@@ -69,7 +70,8 @@ class ThreadStore:
             reply_known = self._go_on(thread, prompt, match.kind, now_ms)
             thread.epoch = hints.epoch
             if thread.key is None and hints.key is not None:
-                self._adopt(thread, hints.key)
+                thread.key = hints.key  # a client has named its thread at last
+                self._lead_to(thread, hints.key)
         self._evict(thread)
         return self._sighting(thread, match, prompt, scanned, idle_ms, reply_known)
 
@@ -105,7 +107,7 @@ class ThreadStore:
     def learn(self, thread_id: str, prompt_tokens: int) -> None:
         """The engine counted the prompt of the thread's last request."""
         thread = self._threads.get(thread_id)
-        if thread is not None:
+        if thread is not None and len(thread.digests) <= MAX_POSITIONS:  # else its size is not the whole prompt's
             thread.tokens_per_byte = thread.rates.learn_prompt(thread.sizes[-1], prompt_tokens)
 
     def extended(self, thread_id: str, blocks: array[int], block_tokens: int) -> None:
@@ -126,7 +128,7 @@ class ThreadStore:
             lineage = self._tracer.trace(scanned)
             base, owner = 0, self._owner_at(lineage.head, 0)
         if lineage.states is not None:
-            self._scanner.remember(scanned, lineage.states)
+            self._scanner.remember(_traced(scanned, len(lineage.states)), lineage.states)
         if base and owner is not None:
             digests, sizes = owner.digests[: base + 1], owner.sizes[: base + 1]
         else:
@@ -167,25 +169,34 @@ class ThreadStore:
         self._bytes += thread.cost_bytes - before
         return reply_known
 
-    def _adopt(self, thread: Thread, key: str) -> None:
-        """A client has named its thread at last."""
-        thread.key = key
-        self._groups[key] = thread.group
-        thread.group.keys.append(key)
+    def _lead_to(self, thread: Thread, key: str) -> None:
+        """Let a key lead to the thread's group, for as long as some thread that came by it is remembered."""
+        group = thread.group
+        if self._groups.setdefault(key, group) is group:
+            before = thread.cost_bytes
+            thread.keys += (key,)
+            group.keys[key] = group.keys.get(key, 0) + 1
+            self._bytes += thread.cost_bytes - before
+
+    def _unlead(self, thread: Thread) -> None:
+        keys = thread.group.keys
+        for key in thread.keys:
+            keys[key] -= 1
+            if not keys[key]:
+                del keys[key], self._groups[key]
 
     def _begin(self, prompt: Prompt, match: Match, hints: ThreadHints, model: str, now_ms: float) -> Thread:
         thread = self._named(prompt, match, hints, model, now_ms)
         if match.kind is Kind.COMPACTED and match.origin is not None:
             match.origin.successors += 1
         group = thread.group
-        if hints.key is not None:
-            for key in {hints.key, hints.group or hints.key} - self._groups.keys():
-                self._groups[key] = group
-                group.keys.append(key)
         group.threads[thread.id] = thread
         self._threads[thread.id] = thread
         self._own(thread, 0)
         self._bytes += thread.cost_bytes
+        if hints.key is not None:
+            for key in {hints.key, hints.group or hints.key}:
+                self._lead_to(thread, key)
         return thread
 
     def _named(self, prompt: Prompt, match: Match, hints: ThreadHints, model: str, now_ms: float) -> Thread:
@@ -252,11 +263,8 @@ class ThreadStore:
             del self._threads[thread.id]
             self._disown(thread, 0)
             self._bytes -= thread.cost_bytes
-            group = thread.group
-            del group.threads[thread.id]
-            if not group.threads:
-                for key in group.keys:
-                    del self._groups[key]
+            del thread.group.threads[thread.id]
+            self._unlead(thread)
 
     def _sighting(
         self, thread: Thread, match: Match, prompt: Prompt, scanned: Scanned[State], idle_ms: float, reply_known: bool
@@ -287,6 +295,13 @@ class ThreadStore:
             thread.blocks,
             thread.block_tokens,
         )
+
+
+def _traced(scanned: Scanned[State], messages: int) -> Scanned[State]:
+    """A body as far as its lineage goes."""
+    if messages >= len(scanned.messages):
+        return scanned
+    return msgspec.structs.replace(scanned, messages=scanned.messages[:messages])
 
 
 def _predict(thread: Thread, reply_message: bytes) -> int | None:

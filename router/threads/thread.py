@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 
 import msgspec
@@ -11,6 +12,7 @@ from router.threads.estimate import Rates
 
 _BASE_BYTES = 900  # measured: the record, its arrays' headers, its dict slots
 _POSITION_BYTES = 110  # measured: digest, size, and the digest's entry in the store's map
+_KEY_BYTES = 200  # its entries in the store's map and in the group
 _NO_BLOCKS = array("q")
 
 
@@ -19,12 +21,12 @@ _NO_BLOCKS = array("q")
 
 
 class Group(msgspec.Struct, eq=False, gc=False):
-    """The threads of one session. `keys` are the client keys that lead to it."""
+    """The threads of one session. `keys` are the client keys that lead to it, with the number of threads that came by each."""
 
     name: str
     root: str  # id of its first thread
     started_ms: float
-    keys: list[str] = []
+    keys: dict[str, int] = {}
     threads: dict[str, Thread] = {}  # most recently used last
 
 
@@ -46,6 +48,7 @@ class Thread(msgspec.Struct, eq=False, gc=False):
     seen_ms: float
     key: str | None
     epoch: str | None
+    keys: tuple[str, ...] = ()  # those that lead to its group through it: its own, its session's
     parent: str | None = None
     first_call: bool = True  # of the last request
     retries: int = 0  # of the last request
@@ -61,7 +64,8 @@ class Thread(msgspec.Struct, eq=False, gc=False):
 
     @property
     def cost_bytes(self) -> int:
-        return _BASE_BYTES + _POSITION_BYTES * len(self.digests) + 8 * len(self.blocks)
+        keys = sum(_KEY_BYTES + sys.getsizeof(key) for key in self.keys)
+        return _BASE_BYTES + _POSITION_BYTES * len(self.digests) + 8 * len(self.blocks) + keys
 
     def begins(self, digests: array[int]) -> bool:
         """Whether a lineage has all of this thread's fixed positions, and more than a head in common with it."""

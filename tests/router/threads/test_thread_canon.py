@@ -178,3 +178,16 @@ def test_equal_exactly_where_the_reference_is_equal(many: list[dict[str, Any]], 
         digest = form(message, ensure_ascii=ascii_only).digest
         assert digest_of.setdefault(reference, digest) == digest
     assert len(set(digest_of.values())) == len(digest_of)
+
+
+@pytest.mark.parametrize("raw", [b"7", b"-1", b'"x"', b"null", b"true", b"[]", b"[{}]", b""])
+def test_what_is_no_object_is_kept_as_it_is(raw: bytes) -> None:
+    found = canonical_message(raw)
+    assert found is not None
+    assert (found.size, found.media) == (len(raw), False)
+    assert found != canonical_message(raw + b"7")
+
+
+def test_space_before_a_message_changes_nothing() -> None:
+    raw = b'{"role":"user","content":"x"}'
+    assert canonical_message(b" \n\t\r" + raw) == canonical_message(raw)

@@ -8,7 +8,7 @@ from recordings import Desk
 
 from router.body.scan import scan
 from router.dialects import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from router.threads.lineage import Lineage, State, Tracer, signed
+from router.threads.lineage import MAX_POSITIONS, Lineage, State, Tracer, signed
 
 
 def trace(body: bytes, dialect: Any = CHAT) -> Lineage:
@@ -118,3 +118,37 @@ def test_a_remembered_form_is_the_same() -> None:
 
 def test_signed() -> None:
     assert [signed(digest) for digest in (0, 1, 2**63 - 1, 2**63, 2**64 - 1)] == [0, 1, 2**63 - 1, -(2**63), -1]
+
+
+@pytest.mark.parametrize("message", [7, "x", {"type": "reasoning"}, USER])
+def test_tracing_ends_at_the_bound(message: object) -> None:
+    whole = chat([USER, *[message] * (MAX_POSITIONS + 50)])
+    lineage = trace(whole)
+    assert len(lineage.digests) == (1 if message == {"type": "reasoning"} else MAX_POSITIONS)
+    assert lineage.digests == trace(chat([USER, *[message] * (MAX_POSITIONS - 1)])).digests
+
+
+def test_tracing_of_a_prompt_ends_at_the_bound() -> None:
+    body = json.dumps({"model": "m", "prompt": "x" * (MAX_POSITIONS + 5) * 2048}).encode()
+    assert len(trace(body, COMPLETIONS).digests) == MAX_POSITIONS
+
+
+def test_tracing_goes_on_from_the_memo_up_to_the_same_bound() -> None:
+    desk = Desk()
+    body = chat([USER] * (MAX_POSITIONS + 3000))
+    first = desk.scan(body, CHAT)
+    lineage = Tracer().trace(first)
+    assert lineage.states is not None
+    assert len(lineage.states) == MAX_POSITIONS
+    desk.see(body, CHAT)
+    longer = desk.scan(body[:-2] + b',{"role":"user","content":"more"}]}', CHAT)
+    assert 0 < longer.first_message <= MAX_POSITIONS
+    resumed = Tracer().trace(longer)
+    assert resumed.digests == lineage.digests[longer.first_message :]
+
+
+def test_sizes_are_bounded_by_what_an_array_holds() -> None:
+    images = {"role": "user", "content": [{"type": "image"}] * 1000}
+    lineage = trace(chat([images] * 1100))
+    assert lineage.sizes[-1] == 2**32 - 1
+    assert lineage.sizes == sorted(lineage.sizes)

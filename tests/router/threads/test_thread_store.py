@@ -13,6 +13,7 @@ from costmodel.values import WorkerKey
 from engine_adapters.base import ReplyFacts
 from router.dialects import CHAT, COMPLETIONS, MESSAGES
 from router.threads.keys import KeyKind, ThreadHints
+from router.threads.lineage import MAX_POSITIONS
 from router.threads.sighting import Kind, Sighting
 
 TOOLS = [{"name": "read"}]
@@ -283,6 +284,48 @@ def test_the_bound_holds_and_the_oldest_go() -> None:
     assert desk.store.newest(1)[0].digests == see(desk, "conversation 0", "b", "c").digests
 
 
+@pytest.mark.parametrize("fresh", ["key", "group"])
+def test_keys_go_with_the_threads_that_came_by_them(fresh: str) -> None:
+    """One session that never ends, whose threads, or one thread whose sessions, have a new name each time."""
+    desk = Desk(max_bytes=20_000)
+    for number in range(200):
+        names = {"key": "k", "group": "s"} | {fresh: f"name {number}"}
+        see(desk, f"conversation {number}", hints=named(**names), now_ms=number)
+    assert desk.store.used_bytes <= 20_000
+    assert len(desk.store._groups) <= len(desk.store) + 1 < 25
+    check_books(desk)
+    assert see(desk, "conversation 199", "b", "c", hints=named(**names)).kind is Kind.CONTINUED
+    sub = see(desk, "sub", hints=named("another", group="s" if fresh == "key" else "name 199"))
+    assert sub.session == ("s" if fresh == "key" else "name 0")
+
+
+def test_keys_count() -> None:
+    short, long = Desk(), Desk()
+    see(short, "a", hints=named("k"))
+    see(long, "a", hints=named("k", group="g" * 100))
+    assert long.store.used_bytes > short.store.used_bytes + 100
+
+
+def test_a_body_of_very_many_messages_is_served_within_the_bound() -> None:
+    body = b'{"model":"m","messages":[' + b"7," * 60_000 + b'"x"]}'
+    desk = Desk(max_bytes=1_000_000)
+    first = desk.see(body, CHAT)
+    assert len(first.digests) == MAX_POSITIONS + 1
+    assert desk.store.used_bytes < 3_000_000
+    for _ in range(2):  # from the memo, and again
+        again = desk.see(body[:-2] + b',{"role":"user","content":"more"}]}', CHAT)
+        assert (again.thread, again.digests) == (first.thread, first.digests)
+    see(desk, "a")
+    assert len(desk.store) == 1
+
+
+def test_a_prompt_that_was_not_traced_to_its_end_teaches_nothing() -> None:
+    desk = Desk()
+    first = desk.see(b'{"model":"m","messages":[' + b"7," * MAX_POSITIONS + b'"x"]}', CHAT)
+    desk.store.finished(first.thread, ReplyFacts(prompt_tokens=10_000_000), 1.0)
+    assert see(desk, "a" * 4000).prompt_tokens == pytest.approx(1000, rel=0.02)
+
+
 def test_a_thread_larger_than_the_bound_is_served() -> None:
     desk = Desk(max_bytes=1)
     assert see(desk, "a").kind is Kind.NEW
@@ -321,8 +364,8 @@ def check_books(desk: Desk) -> None:
         assert threads[thread.id] is thread
         assert digest in thread.digests
     for key, group in groups.items():
-        assert key in group.keys
-        assert group.threads
+        assert group.keys[key] == sum(key in thread.keys for thread in group.threads.values()) > 0
+    assert {key for thread in threads.values() for key in thread.keys} == groups.keys()
     for thread in threads.values():
         assert thread.group.threads[thread.id] is thread
 
@@ -332,6 +375,7 @@ requests = st.tuples(
     st.sampled_from([None, None, "k1", "k2"]),
     st.sampled_from([[], TOOLS]),
     st.sampled_from(["0", "1"]),
+    st.sampled_from([None, None, "k1", "g1", "g2"]),
 )
 
 
@@ -342,8 +386,8 @@ def test_any_sequence_of_requests(steps: list[Any], max_bytes: int) -> None:
     seen: set[tuple[Any, ...]] = set()
     last: dict[str, tuple[Any, ...]] = {}
     keys: dict[str, set[str | None]] = {}
-    for now, (texts, key, tools, epoch) in enumerate(steps):
-        hints = ThreadHints() if key is None else named(key, epoch=epoch)
+    for now, (texts, key, tools, epoch, group) in enumerate(steps):
+        hints = ThreadHints() if key is None else named(key, epoch=epoch, group=group)
         sighting = see(desk, *texts, hints=hints, tools=tools, now_ms=float(now))
         prompt = (bool(tools), *texts)
         prefixes = [prompt[:length] for length in range(1, len(prompt) + 1)]
