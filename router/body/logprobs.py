@@ -66,7 +66,7 @@ def _list(logprobs: dict[str, Any], key: str) -> list[Any]:
 def _choices(reply: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
     choices = reply.get("choices")
     found = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
-    return [(choice["index"] if isinstance(choice.get("index"), int) else 0, choice) for choice in found]
+    return [(choice.get("index", 0), choice) for choice in found if isinstance(choice.get("index", 0), int)]
 
 
 def _objects(reply: bytes) -> list[dict[str, Any]]:

@@ -34,6 +34,8 @@ class Script:
     error_after: int | None = None  # an error event, then [DONE], as SGLang does
     error_code: int = 500  # in that event
     end_marker: bool = True
+    body: bytes | None = None  # of a whole reply, instead of a good one
+    comments: bool = False  # a stream of nothing but keep-alives
 
 
 @dataclass(slots=True)
@@ -191,7 +193,7 @@ class FakeEngine:
         else:
             if script.stay_after is not None:
                 await self._go.wait()
-            writer.write(_whole(200, whole_reply(path, body), script.headers))
+            writer.write(_whole(200, whole_reply(path, body) if script.body is None else script.body, script.headers))
             keep = True
         await writer.drain()
         call.answered = True
@@ -202,6 +204,10 @@ class FakeEngine:
             b"HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
             b"x-engine: fake\r\ntransfer-encoding: chunked\r\n\r\n"
         )
+        while script.comments:
+            writer.write(b"6\r\n: hm\n\n\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.02)  # another process's pace
         for number, event in enumerate(events_of(path, body, script)):
             if number == script.stay_after:
                 await self._go.wait()

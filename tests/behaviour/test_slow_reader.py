@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from fake_engine import MODEL, Script
-from gateway_stage import Stage
+from gateway_stage import PLAIN, Stage, StageMaker
 from raw_client import CHAT, Call, End
 from waiting import until
 
@@ -55,3 +55,13 @@ async def send_with_small_buffers(port: int) -> Call:
     writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (CHAT.encode(), len(body), body))
     await writer.drain()
     return Call(reader, writer)
+
+
+async def test_a_client_that_never_reads_gives_its_place_back(make_stage: StageMaker) -> None:
+    stage = await make_stage(PLAIN, timeouts={"keep_alive_s": 0.05, "client_stall_s": 0.2})
+    stage.script(stage.replying, Script(events=EVENTS, event_bytes=EVENT_BYTES))
+    call = await send_with_small_buffers(stage.port)
+    await until(lambda: any(engine.active for engine in stage.replying), "the engine streams")
+    await stage.settled()
+    await call.finish()
+    assert call.end is End.BROKEN
