@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
+from costmodel.values import Role
 from engine_adapters.adapters import adapter_for
 from engine_adapters.base import AdapterError, EngineInfo, EngineKind
 from engine_adapters.sglang.contract import Clause, Finding, Need, Verdict, examine
@@ -36,7 +37,10 @@ async def check_engine(http: httpx.AsyncClient, target: Target) -> tuple[EngineI
 def check_role(target: Target, info: EngineInfo) -> Check:
     if info.role is target.role:
         return ok(target.name, "role", info.role.value)
-    fix = f"list it under `{info.role.value}`, or start it with --disaggregation-mode {target.role.value}"
+    restart = (
+        "without --disaggregation-mode" if target.role is Role.UNIFIED else f"with --disaggregation-mode {target.role.value}"
+    )
+    fix = f"list it under `{info.role.value}`, or start it {restart}"
     return fail(target.name, "role", f"configured as {target.role.value}, but it says {info.role.value}", fix)
 
 

@@ -1,0 +1,62 @@
+"""Pages that must not fall behind: the README's list of pages, the log's events, the policies, the emulator's file."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+from source_tree import ROOT, modules
+
+from costmodel.policies import REGISTRY
+
+README_LINES = 150
+LEVELS = {"debug", "info", "warning", "error", "exception"}
+SERVING = {"router", "engine_adapters"}
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_readme_is_short_and_links_every_page() -> None:
+    text = page("README.md")
+    assert text.count("\n") < README_LINES
+    wanted = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} | {"docker/", "configs/", "CONTRIBUTING.md"}
+    assert not wanted - set(LINK.findall(text))
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name)
+def test_links_lead_somewhere(path: object) -> None:
+    assert isinstance(path, type(ROOT))
+    broken = [link for link in LINK.findall(path.read_text(encoding="utf-8")) if not (path.parent / link).exists()]
+    assert not broken
+
+
+def test_every_log_event_is_explained() -> None:
+    rows = "\n".join(line for line in page("docs/operations.md").splitlines() if line.startswith("| `"))
+    assert not [event for event in logged_events() if f"`{event}`" not in rows]
+
+
+def logged_events() -> set[str]:
+    calls = (
+        node for module in modules() if module.layer in SERVING for node in ast.walk(module.tree) if isinstance(node, ast.Call)
+    )
+    return {
+        str(call.args[0].value)
+        for call in calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr in LEVELS
+        and getattr(call.func.value, "id", "") == "_log"
+        and isinstance(call.args[0], ast.Constant)
+    }
+
+
+@pytest.mark.parametrize("name", ["docs/configuration.md", "docs/cost-model.md"])
+def test_every_policy_is_listed(name: str) -> None:
+    assert not [policy for policy in REGISTRY if f"`{policy}`" not in page(name)]
+
+
+def test_the_emulators_page_shows_the_file_that_is_shipped() -> None:
+    assert page("configs/emulator-1p1d.yaml").split("\n", 2)[2] in page("docs/emulator.md")
