@@ -9,7 +9,7 @@ import msgspec
 
 from bench.overhead.load import LoadResult
 
-_AGENT = ("agent", "--turns", "30", "--start-kb", "20", "--end-kb", "800")
+_AGENT = ("agent", "--turns", "30", "--start-kb", "20", "--end-kb", "800", "--conc", "32", "--sessions", "100000")
 _RSS_LIMIT_S = 240.0
 
 
@@ -70,7 +70,7 @@ def _memory(run: LoadResult) -> Figures:
 LOADS = (
     Load(Part.SMALL, "64 connections", ("small", "--conns", "64", "--size", "300"), _cpu_of_request, 1.0, 1.0),
     Load(Part.SMALL, "400/s", ("small", "--conns", "64", "--size", "300", "--rate", "400"), _latency, 0.5, 1.0),
-    Load(Part.AGENT, "40/s", (*_AGENT, "--conc", "32", "--sessions", "100000", "--rate", "40"), _agent, 2.5, 2.0),
+    Load(Part.AGENT, "40/s", (*_AGENT, "--staggered", "1", "--rate", "40"), _agent, 2.5, 2.0),
     Load(Part.SSE1000, "1000 streams", ("stream", "--conns", "1000", "--chunks", "200"), _stream, 1.0, 1.5),
     Load(
         Part.RSS,

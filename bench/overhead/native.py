@@ -25,12 +25,12 @@ def build(folder: Path) -> Programs:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise BuildError("no C compiler found: apt-get install gcc libc6-dev")
-    return Programs(_compile(compiler, "mockw", folder), _compile(compiler, "lg", folder))
+    return Programs(_compile(compiler, "mock_workers", folder), _compile(compiler, "load_generator", folder))
 
 
 def _compile(compiler: str, name: str, folder: Path) -> Path:
     program = folder / name
-    command = [compiler, "-O2", "-w", "-o", str(program), str(_SOURCES / f"{name}.c")]
+    command = [compiler, "-O2", "-o", str(program), str(_SOURCES / f"{name}.c")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S, check=False)
     if done.returncode:
         raise BuildError(f"{' '.join(command)} failed (are the C headers there? apt-get install libc6-dev):\n{done.stderr}")

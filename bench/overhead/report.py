@@ -12,6 +12,7 @@ from bench.overhead.peers import Peer
 
 Entry = dict[str, float | str]
 _OF_THE_WORKERS = ("cpu_ms", "cpu_s_per_m")  # what "direct" cannot tell: nothing is in between
+_WIDTH = 100
 _COLUMNS = {
     Part.SMALL: ("cpu_ms", "rps", "p50_ms", "p99_ms"),
     Part.AGENT: ("cpu_ms", "p50_ms", "added_p50_ms", "p99_ms", "sticky", "workers"),
@@ -43,7 +44,7 @@ def tables(outcomes: Mapping[Peer, Outcome]) -> list[Table]:
     found = []
     for part, peers in as_json(outcomes).items():
         columns = _COLUMNS[Part(part)]
-        table = Table("", *columns, "noise", "errors", title=_TITLES[Part(part)], title_justify="left")
+        table = Table("", *columns, "noise", "errors", title=_TITLES[Part(part)], title_justify="left", min_width=_WIDTH)
         for name, entry in peers.items():
             if "skipped" in entry:
                 table.add_row(name, str(entry["skipped"]))
@@ -80,4 +81,5 @@ def _cell(entry: Entry, column: str) -> str:
     value = entry.get(column)
     if not isinstance(value, float | int):
         return "-"
-    return f"{value:.3f}" if value < 10 and value != int(value) else f"{value:,.0f}"
+    digits = 0 if value == int(value) or value >= 1000 else 1 if value >= 10 else 3
+    return f"{value:,.{digits}f}"
