@@ -64,6 +64,7 @@ class Attempt:
         self.dispatched_ms = clock()
         self.first_event_ms: float | None = None
         self.whole_reply: bytes | None = None
+        self.prefill_reply = b""  # of a pair, once it is there
         self._turn_id = turn_id
         self._prefill_ledger = placement.prefill.ranks[placement.prefill_rank]
         self._decode_ledger = placement.decode.ranks[placement.decode_rank]
@@ -134,6 +135,7 @@ class Attempt:
 
     def prefill_done(self, reply: bytes) -> None:
         self.prefilled = True
+        self.prefill_reply = reply
         self._prefill_ledger.settle_prefill(self._turn_id, self._clock())
         if self.wants_prefill_reply:
             self._prompt_logprobs = PromptLogprobs(reply)

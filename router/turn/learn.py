@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from engine_adapters.base import ReplyFacts
+from router.body.strip import details
+from router.dialects.dialect import Dialect, split_blocks
 from router.threads.store import ThreadStore
 from router.turn.attempt import Attempt
 from router.turn.record import Outcome, TurnRecord
@@ -16,8 +20,32 @@ _QUEUE_SHARE = 0.2  # of TTFT: a turn that queued longer tells more of the queue
 
 def read_facts(turn: Turn, attempt: Attempt) -> ReplyFacts | None:
     """The usage of a whole reply or of a stream; None when the engine sent none."""
-    usage, details = attempt.usage(), attempt.details()
-    return turn.pool.adapter.facts(usage, details) if usage is not None else None
+    usage, adapter = attempt.usage(), turn.pool.adapter
+    if usage is None:
+        return None
+    facts = adapter.facts(usage, attempt.details())
+    own_usage, own_details = _usage_in(attempt.prefill_reply, turn.dialect)
+    if own_usage is None:
+        return facts
+    own = adapter.facts(own_usage, own_details)
+    return msgspec.structs.replace(facts, cached_tokens=own.cached_tokens, cached_by_tier=own.cached_by_tier)
+
+
+def _usage_in(prefill_reply: bytes, dialect: Dialect) -> tuple[bytes | None, bytes | None]:
+    """Usage and cache details of a prefill leg's reply, whole or streamed.
+
+    Of a pair the decode reply tells the larger of both legs' cached tokens (SGLang 0.5.23), which says nothing of prefill.
+    """
+    if not dialect.may_hold_usage(prefill_reply):
+        return None, None
+    if prefill_reply.startswith(b"{"):
+        return dialect.usage(prefill_reply), details(prefill_reply)
+    usage = cached = None
+    for event in split_blocks(prefill_reply):
+        found = dialect.usage(event)
+        usage = usage if found is None else dialect.merge_usage(usage, found)
+        cached = details(event) or cached
+    return usage, cached
 
 
 def record_of(turn: Turn, outcome: Outcome, status: int, now_ms: float) -> TurnRecord:

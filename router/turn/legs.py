@@ -40,7 +40,6 @@ class LegReports(Protocol):
 
     dialect: Dialect
     observer: StreamObserver | None  # where a stream was asked for
-    wants_prefill_reply: bool  # else the prefill leg's reply is thrown away as it comes
     stream: Callable[[bytes], None]  # takes the events that may go to the client
 
     def prefill_done(self, reply: bytes) -> None: ...
@@ -171,8 +170,7 @@ class PrefillLeg(_EngineLeg):
         self._splitter = EventSplitter()
 
     def on_body(self, data: bytes) -> None:
-        if self._status != 200 or self._reports.wants_prefill_reply:
-            self._parts.append(data)
+        self._parts.append(data)  # one token long; its usage alone tells what prefill had in cache
         if self._streaming:
             self._look_for_error(data)
 
