@@ -67,9 +67,11 @@ def thread_view(thread: Thread) -> dict[str, object]:
     }
 
 
-def pool_index_view(pool: Pool) -> dict[str, object]:
+def pool_index_view(pool: Pool, prompt: str) -> dict[str, object]:
+    """`prompt`: whether the pool's tokenizer may be trusted (`Extender.state`)."""
     return {
         "pool": pool.name,
+        "prompt": prompt,
         "blocks": {"entries": pool.blocks.entries, "evicted": pool.blocks.evicted},
         "lineage": {"entries": pool.lineage.entries, "evicted": pool.lineage.evicted},
     }

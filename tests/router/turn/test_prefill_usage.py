@@ -31,7 +31,8 @@ def test_a_reply_that_tells_nothing(reply):
 
 def test_messages_tell_it_in_pieces():
     reply = (
-        b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":9,"cache_read_input_tokens":4}}}\n\n'
+        b"event: message_start\n"
+        b'data: {"type":"message_start","message":{"usage":{"input_tokens":9,"cache_read_input_tokens":4}}}\n\n'
         b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":1}}\n\n'
     )
     usage, details = _usage_in(reply, DIALECTS["/v1/messages"])
