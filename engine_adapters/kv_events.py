@@ -6,6 +6,7 @@ shortens a bytes hash are the caller's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -100,9 +101,12 @@ class EventWire:
     def decode(self, payload: bytes) -> EventBatch:
         """One PUB payload. Raises `AdapterError` when it is not a batch; unknown kinds of event are left out."""
         try:
-            return self._batch(payload)
-        except msgspec.MsgspecError as error:
+            batch = self._batch(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise AdapterError(f"a KV event payload of {len(payload)} bytes cannot be read: {error}") from error
+        if not math.isfinite(batch.timestamp_s):
+            raise AdapterError(f"a KV event payload of {len(payload)} bytes has no time: {batch.timestamp_s}")
+        return batch
 
     def _batch(self, payload: bytes) -> EventBatch:
         if _is_map(payload):
@@ -162,11 +166,13 @@ def _wire_event(raw: bytes) -> _WireEvent | None:
     return event
 
 
-def _tag(raw: bytes) -> object:
+def _tag(raw: bytes) -> str:
+    """Which kind an event says it is. Raises `msgspec.ValidationError` where that is no name."""
     event = _ANY.decode(raw)
-    if isinstance(event, dict):
-        return event.get("type")
-    return event[0] if isinstance(event, list) and event else None
+    tag = event.get("type") if isinstance(event, dict) else event[0] if isinstance(event, list) and event else None
+    if not isinstance(tag, str):
+        raise msgspec.ValidationError("an event has no kind")
+    return tag
 
 
 def _is_map(raw: bytes) -> bool:
