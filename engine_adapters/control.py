@@ -64,7 +64,7 @@ def decode(raw: bytes, shape: type[T], origin: str) -> T:
     """JSON bytes to `shape`; `origin` names them in the error."""
     try:
         return msgspec.json.decode(raw, type=shape)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise AdapterError(f"{origin} is not the JSON that was expected: {error}") from error
 
 

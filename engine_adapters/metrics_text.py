@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine_adapters.base import AdapterError
+from engine_adapters.counts import rank_of
 
 
 class Sample(NamedTuple):
@@ -32,10 +34,15 @@ class Metrics:
         return self._series.get(name, [])
 
     def by_rank(self, name: str, label: str) -> dict[int, float]:
-        """A gauge per data-parallel rank; without that label it is rank 0's. Tensor-parallel ranks repeat it: the largest."""
+        """A gauge per data-parallel rank; without that label it is rank 0's. Tensor-parallel ranks repeat it: the largest.
+
+        What is no finite number or of no rank is left out.
+        """
         gauges: dict[int, float] = {}
         for sample in self.samples(name):
-            rank = int(sample.labels.get(label) or "0")
+            rank = rank_of(sample.labels.get(label))
+            if rank is None or not -math.inf < sample.value < math.inf:
+                continue
             gauges[rank] = max(gauges.get(rank, sample.value), sample.value)
         return gauges
 

@@ -7,6 +7,7 @@ import msgspec
 
 from engine_adapters.base import Endpoint
 from engine_adapters.control import read
+from engine_adapters.counts import count
 
 
 class ServedModel(msgspec.Struct, frozen=True):
@@ -25,7 +26,7 @@ class ServedModels(msgspec.Struct, frozen=True):
     @property
     def max_prompt_tokens(self) -> int:
         """The shortest limit among the models; 0 = not told."""
-        lengths = [model.max_model_len for model in self.data if model.max_model_len]
+        lengths = [length for model in self.data if (length := count(model.max_model_len))]
         return min(lengths, default=0)
 
 

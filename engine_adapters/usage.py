@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from engine_adapters.base import ReplyFacts
+from engine_adapters.counts import count
 
 
 class _Details(msgspec.Struct, frozen=True):
@@ -34,9 +35,10 @@ def read_usage(raw: bytes) -> ReplyFacts:
     """`raw` is the JSON of one usage object; token counts in the reply are whole-prompt counts for every API."""
     try:
         usage = _DECODER.decode(raw)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return ReplyFacts()
-    return ReplyFacts(prompt_tokens=_prompt(usage), completion_tokens=_completion(usage), cached_tokens=_cached(usage))
+    cached = _cached(usage)
+    return ReplyFacts(count(_prompt(usage)), count(_completion(usage)), None if cached is None else count(cached))
 
 
 def _prompt(usage: _Usage) -> int:
@@ -54,7 +56,7 @@ def _cached(usage: _Usage) -> int | None:
     for details in (usage.prompt_tokens_details, usage.input_tokens_details):
         if details is not None and details.cached_tokens is not None:
             return details.cached_tokens
-    for count in (usage.cached_tokens, usage.prompt_cache_hit_tokens, usage.cache_read_input_tokens):
-        if count is not None:
-            return count
+    for tokens in (usage.cached_tokens, usage.prompt_cache_hit_tokens, usage.cache_read_input_tokens):
+        if tokens is not None:
+            return tokens
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from costmodel.values import Tier
+from engine_adapters.counts import count
 
 
 class _CachedTokens(msgspec.Struct, frozen=True):
@@ -28,9 +29,9 @@ def cached_by_tier(raw: bytes) -> dict[Tier, int] | None:
     """Cached prompt tokens per tier from one raw `sglext` object; None when it does not tell."""
     try:
         details = _DECODER.decode(raw).cached_tokens_details
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
     if details is None:
         return None
     counts = {Tier.L1: details.device, Tier.L2: details.host, Tier.L3: details.storage or 0}
-    return {tier: tokens for tier, tokens in counts.items() if tokens}
+    return {tier: tokens for tier, told in counts.items() if (tokens := count(told))}

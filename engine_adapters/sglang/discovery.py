@@ -13,6 +13,7 @@ import msgspec
 from costmodel.values import Role
 from engine_adapters.base import EngineInfo, EventFeed
 from engine_adapters.control import decode
+from engine_adapters.counts import MAX_COUNT, count, is_port, ranks
 from engine_adapters.models_list import ServedModels
 from engine_adapters.sglang.wire import bracketed
 
@@ -65,12 +66,12 @@ def engine_info(raw: bytes, models: ServedModels, url: str) -> EngineInfo:
         role=role,
         page_size=_page_size(info),
         dp_size=_dp_size(info),
-        bootstrap_port=info.disaggregation_bootstrap_port if role is Role.PREFILL else None,
+        bootstrap_port=_bootstrap_port(info) if role is Role.PREFILL else None,
         event_feeds=event_feeds(info.kv_events, url) if info.kv_events is not None else (),
         bigram=(info.speculative_algorithm or "").upper() in _BIGRAM_ALGORITHMS,
-        kv_tokens_capacity=info.max_total_num_tokens or 0,
-        max_running_requests=info.max_running_requests or 0,
-        max_prompt_tokens=info.max_req_input_len or models.max_prompt_tokens,
+        kv_tokens_capacity=count(info.max_total_num_tokens),
+        max_running_requests=count(info.max_running_requests),
+        max_prompt_tokens=count(info.max_req_input_len) or models.max_prompt_tokens,
         decode_keeps_cache=role is Role.DECODE and info.disaggregation_decode_enable_radix_cache,
         reports_cached_tokens=info.enable_cache_report,
         flags=flags(raw, origin),
@@ -78,7 +79,10 @@ def engine_info(raw: bytes, models: ServedModels, url: str) -> EngineInfo:
 
 
 def event_feeds(kv: _KvEvents, url: str) -> tuple[EventFeed, ...]:
-    """One feed per rank: rank r publishes on base + r. A wildcard host stands for the host of the worker's own URL."""
+    """One feed per rank: rank r publishes on base + r, as far as there are ports.
+
+    A wildcard host stands for the host of the worker's own URL.
+    """
     if kv.publisher != "zmq" or kv.endpoint_port_base <= 0:
         return ()
     host = urlsplit(url).hostname or "" if kv.endpoint_host in _WILDCARD_HOSTS else kv.endpoint_host
@@ -87,11 +91,17 @@ def event_feeds(kv: _KvEvents, url: str) -> tuple[EventFeed, ...]:
         EventFeed(
             dp_rank=rank,
             address=f"{base}:{kv.endpoint_port_base + rank}",
-            replay_address=None if kv.replay_endpoint_port_base is None else f"{base}:{kv.replay_endpoint_port_base + rank}",
+            replay_address=_replay_address(base, kv.replay_endpoint_port_base, rank),
             topic=kv.topic,
         )
-        for rank in range(max(1, kv.dp_size))
+        for rank in range(ranks(kv.dp_size))
+        if is_port(kv.endpoint_port_base + rank)
     )
+
+
+def _replay_address(base: str, first_port: int | None, rank: int) -> str | None:
+    port = None if first_port is None else first_port + rank
+    return f"{base}:{port}" if is_port(port) else None
 
 
 def flags(raw: bytes, origin: str) -> dict[str, Fact]:
@@ -108,17 +118,24 @@ def flags(raw: bytes, origin: str) -> dict[str, Fact]:
 
 
 def _is_fact(value: object) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)
+    if isinstance(value, int):
+        return abs(value) <= MAX_COUNT
+    return value is None or isinstance(value, str | float)
 
 
 def _page_size(info: _ServerInfo) -> int:
     """Tokens a hashed block: events are hashed at `kv_events.block_size`, which context parallelism can make a multiple."""
     if info.kv_events is not None and info.kv_events.block_size > 0:
-        return info.kv_events.block_size
-    return info.page_size or 0
+        return count(info.kv_events.block_size)
+    return count(info.page_size)
+
+
+def _bootstrap_port(info: _ServerInfo) -> int | None:
+    port = info.disaggregation_bootstrap_port
+    return port if is_port(port) else None
 
 
 def _dp_size(info: _ServerInfo) -> int:
     if info.kv_events is not None and info.kv_events.dp_size > 0:
-        return info.kv_events.dp_size
-    return max(1, info.dp_size or 1)
+        return ranks(info.kv_events.dp_size)
+    return ranks(info.dp_size)

@@ -10,10 +10,13 @@ import msgspec
 
 from engine_adapters.base import LoadReport
 from engine_adapters.control import decode
+from engine_adapters.counts import count, is_rank, total
 from engine_adapters.metrics_text import Metrics
 
 _GIB = 1 << 30  # the engine computes its "gb_s" in binary units
 _MS_PER_S = 1e3
+_MAX_GIB_S = 1e6  # no link is faster
+_MAX_LATENCY_MS = 1e9
 
 
 class _Disaggregation(msgspec.Struct, frozen=True):
@@ -59,7 +62,7 @@ _GAUGES = frozenset({_RUNNING, _QUEUED, _USED, _CAPACITY, *_HAND_OVER})
 
 def from_loads(raw: bytes, origin: str) -> tuple[LoadReport, ...]:
     """`GET /v1/loads`. On a PD worker `num_waiting_reqs` already includes the hand-over queues."""
-    return tuple(_report(load) for load in decode(raw, _Loads, origin).loads)
+    return tuple(_report(load) for load in decode(raw, _Loads, origin).loads if is_rank(load.dp_rank))
 
 
 def from_get_load(raw: bytes, origin: str) -> tuple[LoadReport, ...]:
@@ -67,11 +70,12 @@ def from_get_load(raw: bytes, origin: str) -> tuple[LoadReport, ...]:
     return tuple(
         LoadReport(
             dp_rank=load.dp_rank,
-            running_requests=max(0, load.num_reqs - load.num_waiting_reqs),
-            waiting_requests=load.num_waiting_reqs,
-            kv_tokens_used=load.num_tokens,
+            running_requests=count(load.num_reqs - load.num_waiting_reqs),
+            waiting_requests=count(load.num_waiting_reqs),
+            kv_tokens_used=count(load.num_tokens),
         )
         for load in decode(raw, tuple[_OldLoad, ...], origin)
+        if is_rank(load.dp_rank)
     )
 
 
@@ -85,28 +89,29 @@ def from_metrics(text: str, origin: str) -> tuple[LoadReport, ...]:
     return tuple(
         LoadReport(
             dp_rank=rank,
-            running_requests=int(running[rank]),
-            waiting_requests=int(sum(queue.get(rank, 0) for queue in waiting)),
-            kv_tokens_used=int(used.get(rank, 0)),
-            kv_tokens_capacity=int(capacity.get(rank, 0)),
+            running_requests=count(running[rank]),
+            waiting_requests=count(sum(queue.get(rank, 0) for queue in waiting)),
+            kv_tokens_used=count(used.get(rank, 0)),
+            kv_tokens_capacity=count(capacity.get(rank, 0)),
         )
         for rank in sorted(running)
     )
 
 
 def _report(load: _Load) -> LoadReport:
+    waiting = load.num_waiting_uncached_tokens
     speed = load.disaggregation.kv_transfer_speed_gb_s if load.disaggregation else 0.0
     latency = load.disaggregation.kv_transfer_latency_ms if load.disaggregation else 0.0
     return LoadReport(
         dp_rank=load.dp_rank,
-        running_requests=load.num_running_reqs,
-        waiting_requests=load.num_waiting_reqs,
-        waiting_uncached_tokens=load.num_waiting_uncached_tokens,
-        kv_tokens_used=load.num_used_tokens,
-        kv_tokens_capacity=load.max_total_num_tokens,
-        max_running_requests=load.max_running_requests,
-        prefill_uncached_tokens_total=load.total_prefill_uncached_tokens,
-        prefill_busy_us_total=load.total_prefill_busy_us,
-        transfer_bytes_per_ms=speed * _GIB / _MS_PER_S if speed > 0 else None,  # 0 = nothing was sent yet
-        transfer_latency_ms=latency if latency > 0 else None,
+        running_requests=count(load.num_running_reqs),
+        waiting_requests=count(load.num_waiting_reqs),
+        waiting_uncached_tokens=None if waiting is None else count(waiting),
+        kv_tokens_used=count(load.num_used_tokens),
+        kv_tokens_capacity=count(load.max_total_num_tokens),
+        max_running_requests=count(load.max_running_requests),
+        prefill_uncached_tokens_total=total(load.total_prefill_uncached_tokens),
+        prefill_busy_us_total=total(load.total_prefill_busy_us),
+        transfer_bytes_per_ms=speed * _GIB / _MS_PER_S if 0 < speed < _MAX_GIB_S else None,  # 0 = nothing was sent yet
+        transfer_latency_ms=latency if 0 < latency < _MAX_LATENCY_MS else None,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine_adapters.base import LoadReport
+from engine_adapters.counts import count, rank_of
 from engine_adapters.metrics_text import Metrics
 from engine_adapters.vllm.discovery import CACHE_CONFIG, kv_tokens_capacity
 
@@ -20,14 +21,16 @@ def load_reports(metrics: Metrics) -> tuple[LoadReport, ...]:
     waiting = metrics.by_rank(_WAITING, _RANK)
     usage = metrics.by_rank(_USAGE, _RANK)
     capacity = {
-        int(sample.labels.get(_RANK) or "0"): kv_tokens_capacity(sample.labels) for sample in metrics.samples(CACHE_CONFIG)
+        rank: kv_tokens_capacity(sample.labels)
+        for sample in metrics.samples(CACHE_CONFIG)
+        if (rank := rank_of(sample.labels.get(_RANK))) is not None
     }
     return tuple(
         LoadReport(
             dp_rank=rank,
-            running_requests=int(running[rank]),
-            waiting_requests=int(waiting.get(rank, 0)),
-            kv_tokens_used=round(usage.get(rank, 0.0) * capacity.get(rank, 0)),
+            running_requests=count(running[rank]),
+            waiting_requests=count(waiting.get(rank, 0)),
+            kv_tokens_used=count(round(min(max(usage.get(rank, 0.0), 0.0), 1.0) * capacity.get(rank, 0))),
             kv_tokens_capacity=capacity.get(rank, 0),
         )
         for rank in sorted(running)

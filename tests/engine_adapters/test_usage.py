@@ -9,6 +9,7 @@ import pytest
 from costmodel.values import Tier
 from engine_adapters.adapters import adapter_for
 from engine_adapters.base import EngineKind, ReplyFacts
+from engine_adapters.counts import MAX_COUNT
 from engine_adapters.stream_options import usage_member
 from engine_adapters.usage import read_usage
 
@@ -72,3 +73,16 @@ def test_usage_is_asked_for_beside_the_clients_options(client: bytes | None, opt
 
 def test_options_that_are_no_object_are_left_to_the_engine() -> None:
     assert usage_member(b'"yes"') == b""
+
+
+@pytest.mark.parametrize("number", ["-5", "1" + "0" * 400])
+def test_absurd_counts_are_bounded(number: str) -> None:
+    names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+    facts = read_usage(("{" + ",".join(f'"{name}":{number}' for name in names) + "}").encode())
+    assert all(0 <= told <= MAX_COUNT for told in (facts.prompt_tokens, facts.completion_tokens, facts.cached_tokens or 0))
+    details = f'{{"cached_tokens_details":{{"device":{number},"host":2}}}}'.encode()
+    assert (adapter_for(EngineKind.SGLANG).facts(b"{}", details).cached_by_tier or {})[Tier.L2] == 2
+
+
+def test_deep_nesting_says_nothing() -> None:
+    assert read_usage(b'{"x":' + b"[" * 100_000) == ReplyFacts()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from costmodel.values import Role
 from engine_adapters.base import AdapterError, EventFeed
 from engine_adapters.control import decode
-from engine_adapters.models_list import ServedModels
+from engine_adapters.counts import MAX_COUNT
+from engine_adapters.models_list import ServedModel, ServedModels
 from engine_adapters.sglang.discovery import engine_info
 
 DATA = Path(__file__).parents[2] / "data" / "engines"
@@ -86,3 +88,33 @@ def test_an_emulator_is_told_by_its_name() -> None:
 def test_what_is_no_server_info_is_refused_with_its_url(raw: bytes) -> None:
     with pytest.raises(AdapterError, match=URL):
         engine_info(raw, ServedModels(), URL)
+
+
+@pytest.mark.parametrize(
+    ("told", "ranks"), [(None, 1), (0, 1), (-3, 1), (1024, 1024), (1025, 1024), (10**400, 1024), (-(10**400), 1)]
+)
+def test_ranks_are_bounded(told: int | None, ranks: int) -> None:
+    kv = {"publisher": "zmq", "endpoint_port_base": 5557, "dp_size": told or 0}
+    for raw in ({"dp_size": told}, {"dp_size": told, "kv_events": kv}):
+        info = engine_info(json.dumps(raw).encode(), ServedModels(), URL)
+        assert info.dp_size == ranks
+        assert len(info.event_feeds) in (0, ranks)
+
+
+@pytest.mark.parametrize("number", [-1, -(10**400), 10**400])
+def test_absurd_numbers_are_bounded(number: int) -> None:
+    names = ("page_size", "max_total_num_tokens", "max_running_requests", "max_req_input_len", "disaggregation_bootstrap_port")
+    kv = {
+        "publisher": "zmq",
+        "endpoint_port_base": 65_535,
+        "replay_endpoint_port_base": number,
+        "block_size": number,
+        "dp_size": 2,
+    }
+    raw = dict.fromkeys(names, number) | {"disaggregation_mode": "prefill", "kv_events": kv, "other": number}
+    info = engine_info(json.dumps(raw).encode(), ServedModels((ServedModel("m", max_model_len=number),)), URL)
+    told = (info.page_size, info.kv_tokens_capacity, info.max_running_requests, info.max_prompt_tokens)
+    assert all(0 <= value <= MAX_COUNT for value in told)
+    assert info.bootstrap_port is None
+    assert info.event_feeds == (EventFeed(0, "tcp://10.0.0.7:65535", None),)  # rank 1 has no port
+    assert msgspec.json.encode(info.flags)

@@ -9,6 +9,7 @@ import pytest
 
 from engine_adapters.adapters import adapter_for
 from engine_adapters.base import AdapterError, Edit, Endpoint, EngineKind, LoadReport
+from engine_adapters.counts import MAX_COUNT
 
 DATA = Path(__file__).parents[2] / "data" / "engines"
 METRICS = (DATA / "vllm_metrics.txt").read_text()
@@ -64,3 +65,19 @@ def test_only_streams_of_the_completion_paths_are_edited() -> None:
 async def test_an_abort_sends_nothing() -> None:
     async with server({}) as http:
         await VLLM.abort(http, ENDPOINT, "r")
+
+
+@pytest.mark.parametrize("number", ["NaN", "+Inf", "-Inf", "1e308", "-5"])
+@pytest.mark.parametrize("size", ["32", "-1", "\u00b2", "9" * 400])
+async def test_absurd_numbers_are_bounded(number: str, size: str) -> None:
+    config = f'vllm:cache_config_info{{block_size="{size}",engine="0",num_gpu_blocks="{size}"}} 1.0'
+    gauges = [f'vllm:{name}{{engine="0"}} {number}' for name in ("num_requests_running", "num_requests_waiting")]
+    text = "\n".join([config, *gauges, f'vllm:kv_cache_usage_perc{{engine="0"}} {number}'])
+    running = 'vllm:num_requests_running{engine="0"} 1.0\nvllm:num_requests_running{engine="1000000"} 1.0\n'
+    stray = 'vllm:num_requests_running{engine="-9"} 1.0\nvllm:num_requests_running{engine="x"} 1.0\n'
+    async with server(replies(httpx.Response(200, text=running + stray + text))) as http:
+        (report,) = await VLLM.read_loads(http, ENDPOINT)
+        info = await VLLM.discover(http, ENDPOINT)
+    assert report.dp_rank == 0
+    told = (report.running_requests, report.waiting_requests, report.kv_tokens_used, report.kv_tokens_capacity, info.page_size)
+    assert all(0 <= value <= MAX_COUNT for value in told)
