@@ -59,29 +59,35 @@ class Worker:
     def inflight(self) -> int:
         return sum(rank.inflight for rank in self.ranks)
 
-    def discovered(self, info: EngineInfo) -> None:
-        """Take over what discovery found. A changed rank count starts fresh ledgers for the new ranks."""
+    def discovered(self, info: EngineInfo) -> tuple[WorkerKey, ...]:
+        """Take over what discovery found. Returns the keys of ranks that are no more, for the caller to forget.
+
+        New ranks get fresh ledgers. Turns that are still booked on a rank that is gone hold its ledger themselves.
+        """
         self.info = info
         self.page_size = info.page_size
-        for rank in range(len(self.ranks), info.dp_size):
-            self.ranks.append(Ledger())
-            self.keys = (*self.keys, WorkerKey(self.worker_id, rank))
+        size = max(info.dp_size, 1)
+        gone = self.keys[size:]
+        del self.ranks[size:]
+        self.ranks += [Ledger() for _ in range(size - len(self.ranks))]
+        self.keys = tuple(WorkerKey(self.worker_id, rank) for rank in range(size))
         self.ranked = tuple(zip(self.keys, self.ranks, strict=True))
         if self.state is not WorkerState.DRAINING:
             self.state = WorkerState.READY
+        return gone
 
     def takes_turns(self, now_ms: float) -> bool:
         return self.state is WorkerState.READY and self.breaker.allows(now_ms)
 
     def restarted(self, report: LoadReport) -> bool:
         """Whether an engine's counters say that it is not the process that the last report came from."""
-        before = self.ranks[report.dp_rank].report if report.dp_rank < len(self.ranks) else None
+        before = self.ranks[report.dp_rank].report if 0 <= report.dp_rank < len(self.ranks) else None
         if before is None or before.prefill_uncached_tokens_total is None:
             return False
         return (report.prefill_uncached_tokens_total or 0) < before.prefill_uncached_tokens_total
 
     def reported(self, report: LoadReport, now_ms: float) -> None:
-        if report.dp_rank < len(self.ranks):
+        if 0 <= report.dp_rank < len(self.ranks):
             self.ranks[report.dp_rank].reported(report, now_ms)
             self.rates.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total, report.dp_rank)
             if report.transfer_bytes_per_ms:
