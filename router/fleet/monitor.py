@@ -84,7 +84,8 @@ class Monitor:
     async def _life(self, pool: Pool, worker: Worker) -> None:
         """Discover, watch until it is down or restarted, start again."""
         info = await self._discover(worker)
-        worker.discovered(info)
+        for dropped in worker.discovered(info):
+            pool.forget(dropped)
         pool.name_models()
         _log.info("worker_ready", worker=worker.worker_id, engine=info.engine, role=info.role, page_size=info.page_size)
         async with asyncio.TaskGroup() as group:
