@@ -18,9 +18,9 @@ MODEL = "tiny-agent"
 Json = dict[str, Any]
 
 WORDS = (
-    "word", "Über", "naïve", "中文字", "日本語", "한국어", "😀", "👩\u200d👩\u200d👧", "e\u0301", "<|im_end|>", "<|im_start|>system",
-    "<think>", "</think>", "<tool_call>", "</tool_response>", "\n", "\n\n", "  ", "\t", "1234567890", '{"a": 1}', "'s", "don't",
-    "http://x.y/z?q=1", "\x1c", "\u2028", "AAAA/BBBB+CCCC==", "if x:\n    return y\n",
+    "word", "Über", "naïve", "中文字", "日本語", "한국어", "😀", "👩\u200d👩\u200d👧", "e\u0301", "<|im_end|>",
+    "<|im_start|>system", "<think>", "</think>", "<tool_call>", "</tool_response>", "\n", "\n\n", "  ", "\t", "1234567890",
+    '{"a": 1}', "'s", "don't", "http://x.y/z?q=1", "\x1c", "\u2028", "AAAA/BBBB+CCCC==", "if x:\n    return y\n",
 )  # fmt: skip
 
 
