@@ -4,6 +4,7 @@ GatewayError
 ├── BadRequest                  400  the client's fault; never retried
 │   ├── UnknownModel            404
 │   ├── BodyTooLarge            413
+│   ├── HeadTooLarge            431
 │   ├── Unauthorized            401
 │   ├── NotServed               404  no engine of this pool answers that path
 │   └── ClientFault             4xx  the engine refused the request itself
@@ -52,6 +53,11 @@ class UnknownModel(BadRequest):
 class BodyTooLarge(BadRequest):
     status = 413
     code = "body_too_large"
+
+
+class HeadTooLarge(BadRequest):
+    status = 431
+    code = "head_too_large"
 
 
 class Unauthorized(BadRequest):

@@ -7,6 +7,7 @@ cycle (`_HotCycle`). Measured against the same handler behind plain ASGI it halv
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from typing import Any
 
 import httptools
@@ -14,7 +15,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from router.errors import BadRequest, BodyTooLarge, GatewayError
+from router.errors import BadRequest, BodyTooLarge, GatewayError, HeadTooLarge
 from router.wire.request import HotRequest
 from router.wire.routes import HotRoutes
 from router.wire.sockets import reset
@@ -98,19 +99,14 @@ class HotProtocol(HttpToolsProtocol):
             serving.lost()
 
     def data_received(self, data: bytes) -> None:
-        if self._raw is not None:
-            self._receive_raw(self._raw, data)
-        elif self._discarding:
-            return
-        elif self._between_requests and len(data) >= _RAW_BODY_BYTES:
-            head_end = data.find(b"\r\n\r\n") + 4
-            if head_end < 4:
-                head_end = len(data)
-            self._feed(data[:head_end])
-            if head_end < len(data):
-                self.data_received(data[head_end:])
-        else:
-            self._feed(data)
+        start, size = 0, len(data)
+        while start < size and not self.transport.is_closing():
+            if self._raw is not None:
+                start = self._receive_raw(self._raw, data, start)
+            elif self._discarding:
+                return
+            else:
+                start += self._feed(data[start : self._feed_end(data, start)])
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -131,16 +127,29 @@ class HotProtocol(HttpToolsProtocol):
 
     # receiving
 
-    def _feed(self, data: bytes) -> None:
+    def _feed_end(self, data: bytes, start: int) -> int:
+        """How far the parser gets `data`: where much follows a head, only the head, for a large body goes round the parser."""
+        if self._between_requests and len(data) - start >= _RAW_BODY_BYTES:
+            found = data.find(b"\r\n\r\n", start)
+            return found + 4 if found >= 0 else len(data)
+        return len(data)
+
+    def _feed(self, data: bytes) -> int:
+        """Parse. Returns how many bytes were taken: all but those that follow a head with an offer to upgrade."""
+        taken = len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError:
             raise
         except httptools.HttpParserUpgrade as upgrade:
-            self._ignore_upgrade(data[upgrade.args[0] :])
+            if isinstance(self.cycle, _HotCycle):
+                taken = upgrade.args[0]
+                self._ignore_upgrade(self.cycle)
+            else:
+                self._unsupported_upgrade_warning()
         except httptools.HttpParserError:
             self._refuse_garbage()
-            return
+            return taken
         ready = self._ready
         if ready is not None:
             self._ready = None
@@ -149,16 +158,20 @@ class HotProtocol(HttpToolsProtocol):
             self._wait_for_head(len(data))
         elif not self._between_requests and isinstance(self.cycle, _HotCycle) and not self.cycle.complete:
             self._wait_for_body(self.cycle)
+        return taken
 
-    def _ignore_upgrade(self, rest: bytes) -> None:
+    def _ignore_upgrade(self, cycle: _HotCycle) -> None:
         """An offer of another protocol is not taken up (JVM clients offer h2c with every request).
 
         The parser takes what follows the head for that protocol's bytes; it is the request's body.
         """
-        if isinstance(self.cycle, _HotCycle):
-            self._receive_raw(self.cycle, rest)
+        if cycle.refusal is not None and cycle.serving:
+            self._refuse(cycle, cycle.refusal)
+        elif cycle.length:
+            self._raw = cycle
+            self.due_s = self.loop.time() + self._routes.idle_s
         else:
-            self._unsupported_upgrade_warning()
+            self._end_raw(cycle)
 
     def _wait_for_head(self, size: int) -> None:
         self.due_s = self.loop.time() + self._routes.idle_s
@@ -176,19 +189,21 @@ class HotProtocol(HttpToolsProtocol):
         elif cycle.length is not None and cycle.length - cycle.size >= _RAW_BODY_BYTES:
             self._raw = cycle
 
-    def _receive_raw(self, cycle: _HotCycle, data: bytes) -> None:
-        """Body bytes of declared length. What is behind them starts the next request, in a new parser."""
+    def _receive_raw(self, cycle: _HotCycle, data: bytes, start: int) -> int:
+        """Body bytes of declared length. Returns where they end."""
         assert cycle.length is not None
-        left = cycle.length - cycle.size
-        rest = b""
-        if len(data) > left:
-            data, rest = data[:left], data[left:]
-        cycle.pieces.append(data)
-        cycle.size += len(data)
-        if cycle.size < cycle.length:
-            self._raw = cycle
+        end = min(start + cycle.length - cycle.size, len(data))
+        cycle.size += end - start
+        if cycle.refusal is None:
+            cycle.pieces.append(data[start:end])
+        if cycle.size == cycle.length:
+            self._end_raw(cycle)
+        else:
             self.due_s = self.loop.time() + self._routes.idle_s
-            return
+        return end
+
+    def _end_raw(self, cycle: _HotCycle) -> None:
+        """What follows such a body starts the next request, in a new parser."""
         self._raw = None
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
@@ -196,8 +211,6 @@ class HotProtocol(HttpToolsProtocol):
         cycle.complete = True
         if cycle.serving:
             self._handle(cycle)
-        if rest and not self.transport.is_closing():
-            self.data_received(rest)
 
     def on_message_begin(self) -> None:
         # uvicorn's scope is only built for requests that take the ordinary way.
@@ -208,22 +221,28 @@ class HotProtocol(HttpToolsProtocol):
         self._in_head = self._begun = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if self._in_head:  # a chunked body's trailers come here as well; they speak for nothing
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         raw_path, _, query = self.url.partition(b"?")
         path = self._routes.paths.get(raw_path)
         parser = self.parser
-        if path is None or parser.get_method() != b"POST":
+        too_large = self._head_is_too_large()
+        if (path is None or parser.get_method() != b"POST") and not too_large:
             self._start_ordinary()
             return
+        if path is None:
+            path = raw_path.decode("latin-1")
         fields = dict(self.headers)
         keep_alive = parser.should_keep_alive()
         # Without a Connection field only HTTP/1.1 is kept alive; asking for the version formats a string.
         http_1_0 = (not keep_alive or b"connection" in fields) and parser.get_http_version() == "1.0"
         cycle = _HotCycle(self, path, query, http_1_0, keep_alive and not http_1_0)
         self._inspect(cycle, fields)
+        if too_large:
+            cycle.refusal = HeadTooLarge(f"request head exceeds {_MAX_HEAD_BYTES} bytes")
         earlier = self.cycle
         self.cycle = cycle  # type: ignore[assignment]
         if earlier is None or earlier.response_complete:
@@ -240,6 +259,10 @@ class HotProtocol(HttpToolsProtocol):
         self.scope["headers"] = headers
         super().on_headers_complete()
 
+    def _head_is_too_large(self) -> bool:
+        headers = self.headers
+        return len(self.url) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > _MAX_HEAD_BYTES
+
     def _inspect(self, cycle: _HotCycle, fields: dict[bytes, bytes]) -> None:
         """Read the declared length, and refuse what will not be collected. The parser has refused ambiguous framing."""
         length = fields.get(b"content-length")
@@ -247,7 +270,7 @@ class HotProtocol(HttpToolsProtocol):
             cycle.length = int(length)
             if cycle.length > self._routes.max_body_bytes:
                 cycle.refusal = self._too_large()
-        if b"transfer-encoding" in fields and fields[b"transfer-encoding"].lower() != b"chunked":
+        if b"transfer-encoding" in fields and not _is_chunked(cycle.headers):
             cycle.refusal = BadRequest("transfer codings other than chunked are not supported")
         if self.parser.should_upgrade():
             cycle.offers_upgrade = True
@@ -323,16 +346,30 @@ class HotProtocol(HttpToolsProtocol):
 
     def _refuse(self, cycle: _HotCycle, error: GatewayError) -> None:
         self._discarding = not cycle.complete
+        self._raw = None
         cycle.keep_alive = False
         cycle.complete = True
         self._routes.refuse(self._request(cycle), error)
 
     def _refuse_garbage(self) -> None:
-        if self._serving is not None or (self.cycle is not None and not self.cycle.response_complete):
+        cycle = self.cycle
+        if isinstance(cycle, _HotCycle) and self._serving is cycle and not cycle.complete:
+            self._refuse(cycle, cycle.refusal or BadRequest("the request's body cannot be read as HTTP"))
+        elif self._serving is not None or self.pipeline or self._is_answering():
             reset(self.transport)  # a 400 in the middle of another reply would only look like part of it
         else:
+            if cycle is not None:
+                cycle.disconnected = True  # an ordinary request whose body is broken: this is its answer
+                cycle.message_event.set()
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("Invalid HTTP request received.")
+
+    def _is_answering(self) -> bool:
+        """Whether a hot request waits for its turn, or an ordinary one is complete or its reply has begun."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return False
+        return isinstance(cycle, _HotCycle) or cycle.response_started or not cycle.more_body
 
     def reply_done(self) -> None:
         """The reply being served is written. (`ReplyOwner`)"""
@@ -366,6 +403,10 @@ class HotProtocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         self._deadlines.arm(self, self._routes.idle_s)
+
+
+def _is_chunked(headers: list[tuple[bytes, bytes]]) -> bool:
+    return all(value.lower() == b"chunked" for name, value in headers if name == b"transfer-encoding")
 
 
 def _expects_continue(fields: dict[bytes, bytes]) -> bool:

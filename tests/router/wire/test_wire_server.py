@@ -400,3 +400,100 @@ async def test_connections_end_when_they_should(serve: Serve, version: str, fiel
     head, _, body = (await client.rest()).partition(b"\r\n\r\n")
     assert b"\r\nconnection: close" in head
     assert body == b"last"
+
+
+async def test_very_many_heads_in_one_piece(serve: Serve) -> None:
+    client = await (await serve(echo)).connect()
+    client.writer.write(b"GET /cold HTTP/1.1\r\nhost: x\r\n\r\n" * 8000)
+    for _ in range(8000):
+        assert (await client.reply())[1] == b"GET /cold"
+
+
+async def test_very_many_empty_lines(serve: Serve) -> None:
+    client = await (await serve(echo)).connect()
+    client.writer.write(b"\r\n" * 150_000)
+    client.post(b"after")
+    assert (await client.reply())[1] == b"after"
+
+
+async def test_very_many_offers_of_http_2_in_one_piece(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo)).connect()
+    for number in range(3000):
+        client.post(b"%d" % number, "connection: upgrade", "upgrade: h2c")
+    for number in range(3000):
+        assert (await client.reply())[1] == b"%d" % number
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at-once", "late"])
+async def test_trailers_are_not_headers(serve: Serve, late: bool) -> None:
+    seen: list[HotRequest] = []
+
+    def handler(request: HotRequest) -> None:
+        seen.append(request)
+        echo(request)
+
+    client = await (await serve(handler)).connect()
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n".encode())
+    if late:
+        await client.writer.drain()
+        await asyncio.sleep(0.01)
+    client.writer.write(b"0\r\nauthorization: Bearer k\r\nx-a: b\r\n\r\n")
+    assert (await client.reply())[1] == b"abc"
+    assert seen[0].headers == [(b"host", b"x"), (b"transfer-encoding", b"chunked")]
+    client.post(b"next", "x-a: c")
+    assert (await client.reply())[1] == b"next"
+    assert (b"x-a", b"c") in seen[1].headers
+
+
+@pytest.mark.parametrize("filler", [b"x-f: " + b"a" * 66_000 + b"\r\n", b"a:\r\n" * 20_000], ids=["large", "many"])
+@pytest.mark.parametrize("line", [f"POST {CHAT}", f"POST {CHAT}?{'q' * 10}", "GET /cold"])
+async def test_a_head_over_the_limit_is_refused_though_it_came_in_one_piece(serve_hot: Serve, line: str, filler: bytes) -> None:
+    client = await (await serve_hot(echo)).connect()
+    client.writer.write(f"{line} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n".encode() + filler + b"\r\n{}")
+    head, text = await client.reply()
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert b'"code":"head_too_large"' in text
+
+
+async def test_a_long_target_counts_as_head(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo)).connect()
+    client.post(b"{}", path=f"{CHAT}?{'q' * 66_000}")
+    assert (await client.reply())[0].startswith(b"HTTP/1.1 431 ")
+
+
+async def test_a_large_head_within_the_limit_is_served(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo)).connect()
+    for _ in range(2):
+        client.post(b"{}", "x-f: " + "a" * 60_000)
+        assert (await client.reply())[1] == b"{}"
+
+
+@pytest.mark.parametrize(
+    "coding", ["xchunked", "gzip", "chunked, gzip", "gzip, chunked", "gzip\r\ntransfer-encoding: chunked", ""]
+)
+async def test_other_transfer_codings_are_answered_400(serve_hot: Serve, coding: str) -> None:
+    client = await (await serve_hot(echo)).connect()
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: {coding}\r\n\r\n1\r\nx\r\n0\r\n\r\n".encode())
+    assert (await client.reply())[0].startswith(b"HTTP/1.1 400 ")
+
+
+async def test_an_unknown_transfer_coding_of_an_ordinary_request_is_answered_400(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo)).connect()
+    client.writer.write(b"POST /cold HTTP/1.1\r\nhost: x\r\ntransfer-encoding: xchunked\r\n\r\nabc")
+    assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_broken_chunk_is_answered_400(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo)).connect()
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+    await client.writer.drain()
+    await asyncio.sleep(0.01)
+    client.writer.write(b"zz\r\n")
+    assert (await client.reply())[0].startswith(b"HTTP/1.1 400 ")
+
+
+async def test_an_offer_with_too_large_a_body_is_refused_at_once(serve_hot: Serve) -> None:
+    client = await (await serve_hot(echo, max_body_bytes=1000)).connect()
+    fields = "connection: upgrade\r\nupgrade: h2c\r\ncontent-length: 100000000"
+    client.writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n{fields}\r\n\r\n".encode() + b"x" * 100_000)
+    assert (await client.reply())[0].startswith(b"HTTP/1.1 413 ")
