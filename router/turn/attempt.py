@@ -66,8 +66,8 @@ class Attempt:
         self.whole_reply: bytes | None = None
         self.prefill_reply = b""  # of a pair, once it is there
         self._turn_id = turn_id
-        self._prefill_ledger = placement.prefill.ranks[placement.prefill_rank]
-        self._decode_ledger = placement.decode.ranks[placement.decode_rank]
+        self.prefill_ledger = placement.prefill.ranks[placement.prefill_rank]
+        self.decode_ledger = placement.decode.ranks[placement.decode_rank]
         self._port = port
         self.stream: Callable[[bytes], None] = self._stream_merged if merge_logprobs else port.write
         self._strip_details = strip_details
@@ -107,8 +107,8 @@ class Attempt:
         """Count the turn on its workers before a byte is sent: the next decision must see it."""
         placement = self.placement
         uncached = max(0, prompt_tokens - placement.decision.chosen.cut_tokens)
-        self._prefill_ledger.book_prefill(self._turn_id, uncached, self.dispatched_ms)
-        self._decode_ledger.book_decode(self._turn_id, prompt_tokens)
+        self.prefill_ledger.book_prefill(self._turn_id, uncached, self.dispatched_ms)
+        self.decode_ledger.book_decode(self._turn_id, prompt_tokens)
         placement.prefill.breaker.on_dispatch()
         if placement.disaggregated:
             placement.decode.breaker.on_dispatch()
@@ -136,7 +136,7 @@ class Attempt:
     def prefill_done(self, reply: bytes) -> None:
         self.prefilled = True
         self.prefill_reply = reply
-        self._prefill_ledger.settle_prefill(self._turn_id, self._clock())
+        self.prefill_ledger.settle_prefill(self._turn_id, self._clock())
         if self.wants_prefill_reply:
             self._prompt_logprobs = PromptLogprobs(reply)
             held, self._held = self._held, []
@@ -146,7 +146,7 @@ class Attempt:
     def first_event(self, headers: list[Header]) -> None:
         self.prefilled = True
         self.first_event_ms = self._clock()
-        self._prefill_ledger.settle_prefill(self._turn_id, self.first_event_ms)
+        self.prefill_ledger.settle_prefill(self._turn_id, self.first_event_ms)
         self._port.start_stream(end_to_end(headers, _DROPPED_REPLY_HEADERS) + self._reply_headers)
 
     def _stream_merged(self, events: bytes) -> None:
@@ -221,8 +221,8 @@ class Attempt:
             self._abort_on(self.placement.decode)
 
     def _settle(self, now_ms: float) -> None:
-        self._prefill_ledger.settle_prefill(self._turn_id, now_ms)
-        self._decode_ledger.settle_decode(self._turn_id)
+        self.prefill_ledger.settle_prefill(self._turn_id, now_ms)
+        self.decode_ledger.settle_decode(self._turn_id)
 
 
 def _told(_: object) -> None:

@@ -100,7 +100,7 @@ def _correct_residency(turn: Turn, attempt: Attempt, facts: ReplyFacts) -> None:
     promised = attempt.placement.decision.chosen.cut_tokens
     slack = max(_SLACK_TOKENS, promised * _SLACK_SHARE)
     if facts.cached_tokens + slack < promised and turn.sighting.placed_ms is not None:
-        ledger = attempt.placement.prefill.ranks[attempt.placement.prefill_rank]
+        ledger = attempt.prefill_ledger
         ledger.evicted_before(turn.sighting.placed_ms)
 
 
@@ -115,6 +115,6 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
         prefill_ms = ttft_ms - terms.queue_ms - terms.transfer_ms - terms.exposed_ms
         placement.prefill.rates.observe_prefill(facts.prompt_tokens - cached, max(0.0, prefill_ms), cached, now_ms)
     if facts.completion_tokens >= _MIN_DECODE_TOKENS:
-        running = placement.decode.ranks[placement.decode_rank].inflight + 1
+        running = attempt.decode_ledger.inflight + 1
         decoding_ms = now_ms - attempt.dispatched_ms - ttft_ms
         placement.decode.rates.observe_decode(running, decoding_ms / (facts.completion_tokens - 1), now_ms)
