@@ -36,7 +36,8 @@ class PromptTemplate:
     ) -> None:
         self.source = source
         self.special_tokens = dict(special_tokens or {})
-        self._environment = _environment(now or datetime.now)
+        self.now = now or datetime.now
+        self._environment = new_environment(self.now)
         self._template = self._environment.from_string(source)
         self.content_format = self._detect_content_format()
         self.inline_system = self._detect_inline_system()
@@ -90,7 +91,7 @@ class PromptTemplate:
 
 def parse_template(source: str) -> jinja2.nodes.Template:
     """Raises jinja2.TemplateError."""
-    return _environment(datetime.now).parse(source)
+    return new_environment(datetime.now).parse(source)
 
 
 def _source(folder: Path, config: Mapping[str, Any]) -> str | None:
@@ -125,7 +126,8 @@ class _GenerationTag(jinja2.ext.Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+def new_environment(now: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
+    """The sandbox in which transformers compiles chat templates, with its filters and functions."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
     )

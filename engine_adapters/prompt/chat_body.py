@@ -1,0 +1,167 @@
+"""Reads what shapes a prompt from the bytes of a chat body, and of a body that begins like the one before only its end.
+
+The messages stay bytes until someone looks into them. A body's beginning, up to behind its last message, is known by its
+digest; as that lies within the list of messages, what it holds is the same in every body that begins so.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from engine_adapters.prompt.body_prefix import SPAN_WORDS, BodyPrefix
+from engine_adapters.prompt.hasher import Hasher
+from engine_adapters.prompt.rope import Rope
+
+_LIST = re.compile(rb'"messages"[ \t\r\n]*:[ \t\r\n]*\[')
+_SEPARATOR = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
+_NULL = b"null"
+
+
+class _Members(msgspec.Struct):
+    """Every member that a profile reads."""
+
+    messages: list[Raw] | None = None
+    tools: Raw | UnsetType = UNSET
+    tool_choice: Raw | UnsetType = UNSET
+    chat_template_kwargs: Raw | UnsetType = UNSET
+    reasoning_effort: Raw | UnsetType = UNSET
+    reasoning: Raw | UnsetType = UNSET
+    add_generation_prompt: Raw | UnsetType = UNSET
+    continue_final_message: Raw | UnsetType = UNSET
+    documents: Raw | UnsetType = UNSET
+
+
+_DECODER = msgspec.json.Decoder(_Members)
+_NAMES = tuple(name for name in _Members.__struct_fields__ if name != "messages")
+
+
+class ChatBody(msgspec.Struct, frozen=True):
+    """`same`: so many messages at the beginning are, byte for byte, those of the body before."""
+
+    text: bytes
+    settings: tuple[tuple[str, bytes], ...]  # members beside the messages, as sent
+    prefix: BodyPrefix
+    same: int
+
+    @property
+    def count(self) -> int:
+        """Messages."""
+        return len(self.prefix.spans)
+
+    def raw(self, index: int) -> memoryview:
+        start, end = self.prefix.spans.row(index)
+        return memoryview(self.text)[start:end]
+
+    def message(self, index: int) -> dict[str, Any]:
+        """Message `index`, parsed. Raises ValueError when it is no object."""
+        try:
+            message = msgspec.json.decode(self.raw(index))
+        except msgspec.DecodeError as error:
+            raise ValueError(f"message {index} cannot be read: {error}") from error
+        if not isinstance(message, dict) or "role" not in message:
+            raise ValueError(f"message {index} must be an object with a role")
+        return message
+
+    def keys(self, hasher: Hasher, start: int = 0) -> array[int]:
+        """Keys of the messages' bytes from number `start` on, four numbers each."""
+        keys = array("I")
+        for begin, end in self._spans(start):
+            keys.frombytes(hasher.key(memoryview(self.text)[begin:end]))
+        return keys
+
+    def head_key(self, hasher: Hasher) -> bytes:
+        """Digest of all that shapes the prompt beside its messages."""
+        return hasher.key(b"\0".join(part for name, raw in self.settings for part in (name.encode(), raw)))
+
+    def members(self) -> Mapping[str, Any]:
+        """What `head_key` stands for, parsed."""
+        return {name: msgspec.json.decode(raw) for name, raw in self.settings}
+
+    def _spans(self, start: int) -> Iterator[tuple[int, int]]:
+        numbers = iter(self.prefix.spans.slice(start, self.count))
+        return zip(numbers, numbers, strict=True)
+
+
+def read_body(text: bytes, before: BodyPrefix | None, hasher: Hasher) -> ChatBody:
+    """Raises ValueError for what is no chat body."""
+    if before is not None and len(text) >= before.length:
+        view = memoryview(text)
+        if hasher.key(view[: before.length]) == before.digest:
+            body = _read_rest(text, before, hasher)
+            if body is not None:
+                return body
+    return _read_whole(text, hasher)
+
+
+def body_of(chat: Mapping[str, Any]) -> bytes:
+    """The body of a chat that was made from another dialect. Raises ValueError for what is no JSON text."""
+    try:
+        return msgspec.json.encode(chat)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise ValueError(f"the chat cannot be written as JSON: {error}") from error
+
+
+def _read_rest(text: bytes, before: BodyPrefix, hasher: Hasher) -> ChatBody | None:
+    """Only what follows the known beginning; None where another list of messages follows, which then is the one that counts."""
+    opening = before.list_start + 1
+    try:
+        members = _DECODER.decode(b"".join((memoryview(text)[:opening], _NULL, memoryview(text)[before.length :])))
+    except msgspec.DecodeError:
+        return None
+    found = members.messages
+    if not found or bytes(found[0]) != _NULL:
+        return None
+    spans = _spans_of(text, before.length, found[1:])
+    if spans is None:
+        return None
+    return _body(text, members, before.list_start, before.spans.appended(spans), len(before.spans), hasher)
+
+
+def _read_whole(text: bytes, hasher: Hasher) -> ChatBody:
+    try:
+        members = _DECODER.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"the body cannot be read: {error}") from error
+    if not members.messages:
+        raise ValueError("messages must not be empty")
+    for opening in reversed(list(_LIST.finditer(text))):
+        spans = _spans_of(text, opening.end(), members.messages)
+        if spans is not None and _is_the_list(text, opening.end() - 1, spans[-1]):
+            rows = Rope("I", SPAN_WORDS).appended(spans)
+            return _body(text, members, opening.end() - 1, rows, 0, hasher)
+    raise ValueError("messages cannot be found in the body: is its name written with escapes?")
+
+
+def _body(text: bytes, members: _Members, list_start: int, spans: Rope, same: int, hasher: Hasher) -> ChatBody:
+    end = spans.number(len(spans) - 1, 1)
+    prefix = BodyPrefix(end, hasher.key(memoryview(text)[:end]), list_start, spans)
+    found = ((name, getattr(members, name)) for name in _NAMES)
+    return ChatBody(text, tuple((name, bytes(raw)) for name, raw in found if raw is not UNSET), prefix, same)
+
+
+def _spans_of(text: bytes, offset: int, messages: list[Raw]) -> array[int] | None:
+    """Begin and end of messages that follow one another from `offset` on; None if they do not."""
+    spans = array("I")
+    for raw in messages:
+        separator = _SEPARATOR.match(text, offset)
+        start = separator.end() if separator else offset
+        offset = start + len(raw)
+        if memoryview(text)[start:offset] != memoryview(raw):
+            return None
+        spans.extend((start, offset))
+    return spans
+
+
+def _is_the_list(text: bytes, start: int, end: int) -> bool:
+    """Whether the list that opens at `start` is the body's own and not one of the same content somewhere deeper."""
+    closing = text.find(b"]", end) + 1
+    try:
+        return _DECODER.decode(text[:start] + _NULL + text[closing:]).messages is None
+    except msgspec.DecodeError:
+        return False
