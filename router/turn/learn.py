@@ -25,8 +25,8 @@ def read_facts(turn: Turn, attempt: Attempt) -> ReplyFacts | None:
         return None
     facts = adapter.facts(usage, attempt.details())
     own_usage, own_details = _usage_in(attempt.prefill_reply, turn.dialect)
-    if own_usage is None:
-        return facts
+    if own_usage is None or b"cache" not in own_usage:
+        return facts  # an Anthropic usage leaves the field out when it has nothing to say
     own = adapter.facts(own_usage, own_details)
     return msgspec.structs.replace(facts, cached_tokens=own.cached_tokens, cached_by_tier=own.cached_by_tier)
 
