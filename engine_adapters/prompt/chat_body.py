@@ -21,6 +21,8 @@ from engine_adapters.prompt.rope import Rope
 _LIST = re.compile(rb'"messages"[ \t\r\n]*:[ \t\r\n]*\[')
 _SEPARATOR = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 _NULL = b"null"
+_ROLE = re.compile(rb'\{[ \t\r\n]*"role"[ \t\r\n]*:[ \t\r\n]*"(system|user|assistant|tool|developer)"')
+_ROLE_KEY = b'"role"'
 
 
 class _Members(msgspec.Struct):
@@ -57,6 +59,14 @@ class ChatBody(msgspec.Struct, frozen=True):
     def raw(self, index: int) -> memoryview:
         start, end = self.prefix.spans.row(index)
         return memoryview(self.text)[start:end]
+
+    def role(self, index: int) -> str | None:
+        """A usual role that the message begins with and names but once; None = it must be parsed to know."""
+        start, end = self.prefix.spans.row(index)
+        match = _ROLE.match(self.text, start)
+        if match is None or self.text.find(_ROLE_KEY, match.end(), end) >= 0:
+            return None
+        return match.group(1).decode()
 
     def message(self, index: int) -> dict[str, Any]:
         """Message `index`, parsed. Raises ValueError when it is no object."""

@@ -20,7 +20,8 @@ from jinja2.utils import Namespace
 
 from engine_adapters.prompt import loop_source
 from engine_adapters.prompt.loop_source import LoopShape, NotLoopWise
-from engine_adapters.prompt.message_view import Message, MessageView
+from engine_adapters.prompt.message_view import LastUser, Message, MessageView
+from engine_adapters.prompt.scan_idioms import LOOK
 from engine_adapters.prompt.template import PromptTemplate, TemplateRefusal, new_environment
 
 NEVER = 0xFFFF_FFFF
@@ -83,8 +84,10 @@ class LoopTemplate:
         start: int = 0,
         start_chars: int = 0,
         before: LoopTrace | None = None,
+        last_user: LastUser | None = None,
     ) -> LoopRun:
-        """From message `start` on, where a run with trace `before` had come after `start_chars` characters.
+        """From message `start` on, where a run with trace `before` had come after `start_chars` characters. `last_user` tells
+        where the user's messages are, better than by looking at each.
 
         Raises Changed, TemplateRefusal, or NotLoopWise for what only shows while it runs.
         """
@@ -97,8 +100,9 @@ class LoopTemplate:
             "tools": tools,
             "add_generation_prompt": add_generation_prompt,
             "messages": MessageView(messages, watch),
+            LOOK: _Look(messages, last_user or _last_user_of(messages)),
         }
-        if before is not None:
+        if start:
             values[loop_source.BEFORE] = messages[start - 1]
         try:
             for chunk in self._template.root_render_func(self._template.new_context(values)):
@@ -107,6 +111,37 @@ class LoopTemplate:
         except (jinja2.TemplateError, TypeError) as error:
             raise TemplateRefusal(str(error)) from error
         return watch.result()
+
+
+class _Look:
+    """Answers in the place of a loop that looks for the user's last question (see `scan_idioms`)."""
+
+    def __init__(self, messages: Sequence[Message], last_user: LastUser) -> None:
+        self._messages = messages
+        self._last_user = last_user
+
+    def __call__(self, namespace: Namespace, index: str, flag: str | None) -> None:
+        if flag is not None and not _members(namespace).get(flag):
+            return
+        place = self._last_user(len(self._messages))
+        while flag is not None and place >= 0 and not _is_question(self._messages[place].get("content")):
+            place = self._last_user(place)
+        if place >= 0:
+            namespace[index] = place
+            if flag is not None:
+                namespace[flag] = False
+
+
+def _is_question(content: object) -> bool:
+    """Text that is no tool's result."""
+    return isinstance(content, str) and not (content.startswith("<tool_response>") and content.endswith("</tool_response>"))
+
+
+def _last_user_of(messages: Sequence[Message]) -> LastUser:
+    def last_user(below: int) -> int:
+        return next((index for index in range(below - 1, -1, -1) if messages[index].get("role") == "user"), -1)
+
+    return last_user
 
 
 class _Watch:

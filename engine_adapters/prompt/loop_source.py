@@ -13,6 +13,8 @@ import msgspec
 from jinja2 import nodes
 from jinja2.visitor import NodeTransformer
 
+from engine_adapters.prompt.scan_idioms import replace_scans
+
 ENTER, WINDOW, MARK, LEAVE = "loadback_enter", "loadback_window", "loadback_mark", "loadback_leave"
 START, BEFORE = "loadback_start", "loadback_before"
 
@@ -43,6 +45,10 @@ def rewrite(template: nodes.Template) -> LoopShape:
     body = _LoopVariable()
     loop.body = [body.visit(node) for node in loop.body]
     names = tuple(sorted(_set_names(template.body[:place])))
+    if template.environment is not None and "messages" not in names:
+        head = template.body[:place]
+        replace_scans(head, template.environment)
+        template.body[:place] = head
     assert isinstance(loop.iter, nodes.Expr)
     loop.iter = _call(WINDOW, loop.iter)
     loop.body.insert(0, nodes.ExprStmt(_call(MARK)))

@@ -7,7 +7,6 @@ anything else fails, and the caller renders plainly instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol, overload
 
 JsonObject = dict[str, Any]
@@ -25,15 +24,19 @@ class Reader(Protocol):
 
 
 class LazyMessage(Mapping[str, Any]):
-    """A message that is shaped when it is first looked into."""
+    """A message that is shaped when it is first looked into, beyond its role if that is known."""
 
-    __slots__ = ("_load", "_value")
+    __slots__ = ("_index", "_load", "_role", "_value")
 
-    def __init__(self, load: Callable[[], JsonObject]) -> None:
+    def __init__(self, index: int, role: str | None, load: Callable[[int], JsonObject]) -> None:
+        self._index = index
+        self._role = role
         self._load = load
         self._value: JsonObject | None = None
 
     def __getitem__(self, key: str) -> Any:
+        if key == "role" and self._role is not None:
+            return self._role
         return self._get()[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -45,7 +48,7 @@ class LazyMessage(Mapping[str, Any]):
     def _get(self) -> JsonObject:
         value = self._value
         if value is None:
-            value = self._value = self._load()
+            value = self._value = self._load(self._index)
         return value
 
 
@@ -112,14 +115,29 @@ class MessageView(Sequence[Message]):
         return self.window(self.base)[index]
 
 
+class LastUser(Protocol):
+    """Where the last message of the user is."""
+
+    def __call__(self, below: int) -> int:
+        """The last one with an index below this one; -1 = none."""
+
+
 class LazyMessages(Sequence[Message]):
-    """Messages of which those from number `first` on are at hand; the others are loaded when looked into."""
+    """Messages of which those from number `first` on are at hand; the others are loaded when looked into. `role`: of a message,
+    where it can be told without loading it."""
 
-    __slots__ = ("_first", "_load", "_ready")
+    __slots__ = ("_first", "_load", "_ready", "_role")
 
-    def __init__(self, first: int, ready: Sequence[JsonObject], load: Callable[[int], JsonObject]) -> None:
+    def __init__(
+        self,
+        first: int,
+        ready: Sequence[JsonObject],
+        role: Callable[[int], str | None],
+        load: Callable[[int], JsonObject],
+    ) -> None:
         self._first = first
         self._ready = ready
+        self._role = role
         self._load = load
 
     @overload
@@ -133,7 +151,7 @@ class LazyMessages(Sequence[Message]):
             return [self[position] for position in range(*index.indices(len(self)))]
         if index >= self._first:
             return self._ready[index - self._first]
-        return LazyMessage(partial(self._load, index))
+        return LazyMessage(index, self._role(index), self._load)
 
     def __len__(self) -> int:
         return self._first + len(self._ready)

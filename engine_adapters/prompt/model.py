@@ -22,7 +22,7 @@ from engine_adapters.prompt.hasher import Hasher
 from engine_adapters.prompt.load_tokenizer import load_tokenizer
 from engine_adapters.prompt.loop_run import Changed, LoopRun, LoopTemplate, LoopTrace
 from engine_adapters.prompt.loop_source import NotLoopWise
-from engine_adapters.prompt.message_view import LazyMessages
+from engine_adapters.prompt.message_view import LastUser, LazyMessages
 from engine_adapters.prompt.profile import JsonObject, PromptProfile, Settings
 from engine_adapters.prompt.recent import Recent
 from engine_adapters.prompt.rendering import (
@@ -36,6 +36,7 @@ from engine_adapters.prompt.rendering import (
 from engine_adapters.prompt.state import (
     KEY_WORDS,
     MESSAGE_CHARS,
+    MESSAGE_IS_USERS,
     MESSAGE_REACH,
     MESSAGE_SHAPE,
     PromptState,
@@ -96,6 +97,21 @@ class PromptModel:
         ids = self.tokenizer.resume(rendered.text).ids
         return ids + self.tokenizer.resume(rendered.appended).ids if rendered.appended else ids
 
+    def parse(self, body: bytes) -> Mapping[str, Any]:
+        """A chat body, parsed. Raises ValueError."""
+        try:
+            parsed = msgspec.json.decode(body)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"the body cannot be read: {error}") from error
+        if not isinstance(parsed, dict) or not parsed.get("messages"):
+            raise ValueError("the body must be an object with messages")
+        return parsed
+
+    def start_key(self, body: bytes) -> tuple[bytes, bytes]:
+        """What another prompt must have to begin like this body's (see `PromptState.start_key`). Raises ValueError."""
+        chat = read_body(body, None, self._hasher)
+        return chat.head_key(self._hasher), self._hasher.key(chat.raw(0))
+
     def extend(self, base: PromptState | None, body: bytes, root: BlockChain, *, keep_ids: bool = True) -> PromptState:
         """The state of a chat body's prompt, made from that of any earlier prompt, best the thread's last one.
 
@@ -148,13 +164,14 @@ class PromptModel:
             raise NotLoopWise("the engine rearranges this conversation")
         at = base.messages.number(first, MESSAGE_CHARS)
         run = loop.run(
-            LazyMessages(first, talk.messages, lambda index: self._shape(chat, index)),
+            LazyMessages(first, talk.messages, chat.role, lambda index: self._shape(chat, index)),
             settings.tools,
             add_generation_prompt=settings.add_generation_prompt,
             variables=settings.variables,
             start=first,
             start_chars=at,
             before=trace,
+            last_user=_last_user(base, first, talk.messages),
         )
         reach = base.messages.number(first - 1, MESSAGE_REACH) if first else 0
         keys, rows = self._rows(chat, shaped, talk.messages, first, run, reach)
@@ -252,9 +269,21 @@ class PromptModel:
             index = first + place - run.first
             chars = run.chars[index] if index >= 0 else 0
             reach = max(reach, run.reaches[index] if index >= 0 else 0)
-            rows.extend((chars, reach))
+            rows.extend((chars, reach, message.get("role") == "user"))
             rows.frombytes(self._shape_key(message))
         return keys, rows
+
+
+def _last_user(base: PromptState, first: int, messages: list[JsonObject]) -> LastUser:
+    """Among the messages of a state and, from number `first` on, these."""
+
+    def last_user(below: int) -> int:
+        for index in range(below - 1, first - 1, -1):
+            if messages[index - first].get("role") == "user":
+                return index
+        return base.messages.last_with(1, MESSAGE_IS_USERS, min(below, first))
+
+    return last_user
 
 
 def _loop_of(template: PromptTemplate) -> LoopTemplate | None:

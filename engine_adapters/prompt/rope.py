@@ -81,10 +81,22 @@ class Rope:
         chunks = (*self._chunks[:place], *parts, *self._chunks[place + 1 :])
         return Rope(self.typecode, self.width, chunks, (*self._ends[:place], count, *self._ends[place:]))
 
-    def share(self) -> None:
-        """Its chunks have a second owner from now on."""
-        for chunk in self._chunks:
+    def parted_from(self, origin: Rope) -> tuple[Rope, Rope]:
+        """This rope and the one that it was made from, with the chunks that both use marked as shared and cut where they part,
+        so that neither keeps alive rows of the other."""
+        pairs = zip(self._chunks, origin._chunks, strict=False)
+        alike = next((place for place, (mine, theirs) in enumerate(pairs) if mine is not theirs), None)
+        alike = min(len(self._chunks), len(origin._chunks)) if alike is None else alike
+        mine, theirs = self, origin
+        if alike and self._ends[alike - 1] != origin._ends[alike - 1]:
+            end = min(self._ends[alike - 1], origin._ends[alike - 1])
+            theirs = origin.split(end)
+            longer = self.split(end)
+            chunks = (*theirs._chunks[:alike], *longer._chunks[alike:])
+            mine = Rope(self.typecode, self.width, chunks, longer._ends)
+        for chunk in theirs._chunks[:alike]:
             chunk.shared = True
+        return mine, theirs
 
     def row(self, index: int) -> array[int]:
         """Row `index`, from 0 on. Raises IndexError."""
@@ -121,6 +133,18 @@ class Rope:
             else:
                 high = middle
         return low
+
+    def last_with(self, value: int, column: int, below: int) -> int:
+        """The last row with an index below `below` that has `value` in a column; -1 = none."""
+        for place in range(len(self._chunks) - 1, -1, -1):
+            start = self._ends[place - 1] if place else 0
+            stop = min(self._ends[place], below) - start
+            if stop > 0:
+                numbers = self._chunks[place].rows[column : stop * self.width : self.width]
+                numbers.reverse()
+                if value in numbers:
+                    return start + stop - 1 - numbers.index(value)
+        return -1
 
     def same_rows(self, rows: array[int]) -> int:
         """How many rows at the beginning equal those of `rows`."""

@@ -24,8 +24,8 @@ KEY_WORDS = 4
 
 CUT_CHARS, CUT_TOKENS, CUT_CARRY, CUT_DIGEST = range(4)
 CUT_WORDS = 5  # the digest takes two
-MESSAGE_CHARS, MESSAGE_REACH, MESSAGE_SHAPE = range(3)
-MESSAGE_WORDS = 2 + KEY_WORDS
+MESSAGE_CHARS, MESSAGE_REACH, MESSAGE_IS_USERS, MESSAGE_SHAPE = range(4)
+MESSAGE_WORDS = 3 + KEY_WORDS
 
 _CHECKPOINT_TOKENS = 256
 
@@ -36,7 +36,7 @@ class PromptState(msgspec.Struct, frozen=True, eq=False):
     `ids`: all tokens, or none where only hashes are kept. `blocks`: event ids of full blocks. `digests`: the whole digest of
     every `stride`-th block. `cuts`: characters, tokens and carry of a cut, and the digest of the text since the cut before.
     `raw_keys`: of the messages' bytes, zeros where a message was not rendered as it is. `messages`: characters before the
-    message, the furthest message read for it, and the key of what the template was given.
+    message, the furthest message read for it, whether it is the user's, and the key of what the template was given.
     """
 
     root: BlockChain
@@ -77,30 +77,22 @@ class PromptState(msgspec.Struct, frozen=True, eq=False):
         if self.body is not None:
             yield from self.body.spans.chunks
 
-    def shared_up_to(self, messages: int) -> PromptState:
-        """The same state, its chunks ending where the first `messages` messages do, so that another thread that begins with
-        those shares nothing else. Both must use the result."""
-        chars = self.messages.number(messages, MESSAGE_CHARS) if 0 < messages < len(self.messages) else 0
-        cuts = self.cuts.count_to(chars, CUT_CHARS)
-        if not cuts:
-            return self
-        tokens = self.cuts.number(cuts - 1, CUT_TOKENS)
-        pages = self.root.full_pages(tokens)
-        stride = self.stride
-        return msgspec.structs.replace(
-            self,
-            ids=self.ids.split(tokens),
-            blocks=self.blocks.split(pages // stride * stride),
-            digests=self.digests.split(pages // stride),
-            cuts=self.cuts.split(cuts),
-            raw_keys=self.raw_keys.split(messages),
-            messages=self.messages.split(messages),
-        )
+    @property
+    def start_key(self) -> tuple[bytes, bytes]:
+        """What another prompt must have for the two to begin alike: the head, and the key of the first message."""
+        return self.head, self.raw_keys.row(0).tobytes() if len(self.raw_keys) else b""
 
-    def share(self) -> None:
-        """What it is made of has a second owner from now on."""
-        for chunk in self.chunks:
-            chunk.shared = True
+    def parted_from(self, origin: PromptState) -> tuple[PromptState, PromptState]:
+        """This state and the one of another thread that it was made from, so that they share what they have in common and
+        nothing else. Both results are to be used in the place of the two."""
+        mine: dict[str, Rope] = {}
+        theirs: dict[str, Rope] = {}
+        for name in _TABLES:
+            mine[name], theirs[name] = getattr(self, name).parted_from(getattr(origin, name))
+        return msgspec.structs.replace(self, **mine), msgspec.structs.replace(origin, **theirs)
+
+
+_TABLES = ("ids", "blocks", "digests", "cuts", "raw_keys", "messages")
 
 
 def empty_state(root: BlockChain) -> PromptState:

@@ -33,14 +33,25 @@ class Ropes(RuleBasedStateMachine):
         count = len(model) * share // 100
         return rope.prefix(count), model[:count]
 
-    @rule(target=made, pair=made, share=st.integers(0, 100))
-    def fork(self, pair: tuple[Rope, list[tuple[int, int]]], share: int) -> tuple[Rope, list[tuple[int, int]]]:
+    @rule(target=made, pair=made, share=st.integers(0, 100), new=rows)
+    def fork(
+        self, pair: tuple[Rope, list[tuple[int, int]]], share: int, new: list[tuple[int, int]]
+    ) -> tuple[Rope, list[tuple[int, int]]]:
         rope, model = pair
         count = len(model) * share // 100
-        part = rope.split(count).prefix(count)
-        assert sum(len(chunk.rows) for chunk in part.chunks) == 2 * count or count == len(model)
-        part.share()
-        return part, model[:count]
+        child = rope.prefix(count).appended(array("I", [number for row in new for number in row]))
+        mine, theirs = child.parted_from(rope)
+        assert list(mine) == list(child)
+        assert list(theirs) == list(rope)
+        assert all(chunk.shared for chunk in set(mine.chunks) & set(theirs.chunks))
+        return mine, model[:count] + new
+
+    @rule(pair=made, value=st.integers(0, 3), share=st.integers(0, 100))
+    def find(self, pair: tuple[Rope, list[tuple[int, int]]], value: int, share: int) -> None:
+        rope, model = pair
+        below = len(model) * share // 100
+        expected = max((index for index, row in enumerate(model[:below]) if row[0] == value), default=-1)
+        assert rope.last_with(value, 0, below) == expected
 
     @rule(pair=made, other=rows, value=st.integers(0, 1 << 31))
     def check(self, pair: tuple[Rope, list[tuple[int, int]]], other: list[tuple[int, int]], value: int) -> None:
@@ -74,11 +85,10 @@ def test_a_thousand_small_additions_make_few_chunks() -> None:
 
 
 def test_what_is_shared_is_not_copied() -> None:
-    parent = Rope("I").appended(array("I", range(1000))).split(900)
+    parent = Rope("I").appended(array("I", range(1000)))
     forks = []
     for number in range(100):
-        fork = parent.prefix(900)
-        fork.share()
-        forks.append(fork.appended(array("I", range(number))))
+        fork, parent = parent.prefix(900).appended(array("I", range(number))).parted_from(parent)
+        forks.append(fork)
     chunks: set[Chunk] = {chunk for rope in (parent, *forks) for chunk in rope.chunks}
     assert sum(len(chunk.rows) for chunk in chunks) == 1000 + sum(range(100))
