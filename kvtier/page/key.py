@@ -1,0 +1,44 @@
+"""The name of one page: its space and the engine's own chained digest of the tokens up to and with it.
+
+A key is one bytes object, because a pool holds a million of them and looks up a thousand a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NewType
+
+from kvtier.page.space import SPACE_BYTES
+
+DIGEST_BYTES = 32
+KEY_BYTES = SPACE_BYTES + DIGEST_BYTES
+
+PageKey = NewType("PageKey", bytes)
+
+
+def page_key(space: bytes, digest: bytes) -> PageKey:
+    """`space` of SPACE_BYTES, `digest` of DIGEST_BYTES."""
+    return PageKey(space + digest)
+
+
+def page_keys(space: bytes, digests: bytes) -> list[PageKey]:
+    """One key for every DIGEST_BYTES of `digests`. Raises ValueError for a broken length."""
+    if len(digests) % DIGEST_BYTES:
+        raise ValueError(f"digests come in {DIGEST_BYTES} bytes each, {len(digests)} is no multiple of it")
+    return [PageKey(space + digests[at : at + DIGEST_BYTES]) for at in range(0, len(digests), DIGEST_BYTES)]
+
+
+def space_of(key: PageKey) -> bytes:
+    return key[:SPACE_BYTES]
+
+
+def digest_of(key: PageKey) -> bytes:
+    return key[SPACE_BYTES:]
+
+
+def join_digests(hex_digests: Iterable[str]) -> bytes:
+    """From an engine's hex spelling. Raises ValueError for one that is no SHA-256."""
+    digests = [bytes.fromhex(text) for text in hex_digests]
+    if any(len(digest) != DIGEST_BYTES for digest in digests):
+        raise ValueError(f"page digests are {DIGEST_BYTES} bytes in hex, one of {len(digests)} is not")
+    return b"".join(digests)

@@ -1,0 +1,45 @@
+"""What the store answers about many pages at once, one entry a page."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kvtier.page.status import Status
+from kvtier.store.page import Page
+
+
+class Leading(msgspec.Struct, frozen=True):
+    """Lengths of leading runs, in pages: in DRAM alone, and in DRAM or on SSD."""
+
+    dram: int
+    local: int
+
+
+class Acquired(msgspec.Struct, frozen=True):
+    """`pages[i]` is there, and leased, exactly where `statuses[i]` is OK. `moved[i]` names the node of a MOVED one.
+
+    Pages are the store's own and must only be read.
+    """
+
+    lease_id: int  # 0 where nothing was leased
+    statuses: list[Status]
+    pages: list[Page | None]
+    moved: dict[int, str]
+    retry_after_ms: float
+
+
+class Reserved(msgspec.Struct, frozen=True):
+    """`write_ids[i]` and `offsets[i]` mean something exactly where `statuses[i]` is OK; EXISTS and BUSY need no writing."""
+
+    statuses: list[Status]
+    write_ids: list[int]
+    offsets: list[int]
+    retry_after_ms: float
+
+
+class Pinned(msgspec.Struct, frozen=True):
+    """OK with a pin, or BUSY: over the cap, or a page is not in DRAM yet; MISS: a page is not on this node."""
+
+    status: Status
+    pin_id: int = 0
+    pages: int = 0

@@ -1,0 +1,74 @@
+"""Every page of a node by its key, and the journal of what changed: the one place where a page enters or leaves a tier."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from costmodel.values import Tier
+from kvtier.page.key import PageKey
+from kvtier.store.journal import Journals
+from kvtier.store.page import Page, SsdPlace
+
+_MAX_MOVED = 65_536
+
+
+class Catalog:
+    """A page is listed exactly while it lies in DRAM or on SSD and is not doomed."""
+
+    def __init__(self, journals: Journals) -> None:
+        self.journals = journals
+        self._pages: dict[PageKey, Page] = {}
+        self._moved: OrderedDict[PageKey, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def get(self, key: PageKey) -> Page | None:
+        return self._pages.get(key)
+
+    def pages(self) -> Iterable[Page]:
+        return self._pages.values()
+
+    def moved_to(self, key: PageKey) -> str | None:
+        """The node that a page was handed to when it left here."""
+        return self._moved.get(key)
+
+    def note_moved(self, key: PageKey, node: str) -> None:
+        self._moved[key] = node
+        self._moved.move_to_end(key)
+        if len(self._moved) > _MAX_MOVED:
+            self._moved.popitem(last=False)
+
+    def entered_dram(self, page: Page) -> None:
+        self._list(page)
+        self.journals.stored(page.key, Tier.L3)
+
+    def left_dram(self, page: Page) -> None:
+        if self._pages.get(page.key) is page:
+            self.journals.removed(page.key, Tier.L3)
+            self._unlist_if_nowhere(page)
+
+    def entered_ssd(self, page: Page, place: SsdPlace) -> None:
+        page.place = place
+        self._list(page)
+        self.journals.stored(page.key, Tier.L4)
+
+    def left_ssd(self, page: Page) -> None:
+        page.place = None
+        self.journals.removed(page.key, Tier.L4)
+        self._unlist_if_nowhere(page)
+
+    def doom(self, page: Page) -> None:
+        """Forget a page whose bytes in DRAM are still read by someone."""
+        page.doomed = True
+        self.journals.removed(page.key, Tier.L3)
+        del self._pages[page.key]
+
+    def _list(self, page: Page) -> None:
+        self._pages[page.key] = page
+        self._moved.pop(page.key, None)
+
+    def _unlist_if_nowhere(self, page: Page) -> None:
+        if not page.in_dram and page.place is None:
+            self._pages.pop(page.key, None)

@@ -1,0 +1,307 @@
+"""One node's share of L3 and L4, as what may be asked of it: look up, lease, write, pin, tag.
+
+A pure state machine. Callers move the bytes: what is leased may be read at `page.offset`, what is reserved may be written, and
+`tiering` says what should go to SSD or come from it. Time is passed in and never believed to run backwards. An answer is never
+MISS while a page is being written or can be read from SSD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from kvtier.page.key import PageKey, space_of
+from kvtier.page.space import PageSpace
+from kvtier.page.status import Status
+from kvtier.store.actions import Action
+from kvtier.store.answers import Acquired, Leading, Pinned, Reserved
+from kvtier.store.catalog import Catalog
+from kvtier.store.counters import StoreCounters
+from kvtier.store.heat import warmed
+from kvtier.store.journal import Journals
+from kvtier.store.kinds import PageKind
+from kvtier.store.leases import Leases
+from kvtier.store.page import Page
+from kvtier.store.pins import Pin, Pins
+from kvtier.store.settings import DramSettings, SsdSettings
+from kvtier.store.tiering import Tiering
+from kvtier.store.writes import Origin
+
+
+class NodeStore:
+    """One thread. Owners are numbers that the caller gives its connections, from 1 on; 0 is the agent itself."""
+
+    def __init__(self, dram: DramSettings, ssd: SsdSettings | None, epoch: int) -> None:
+        self.settings = dram
+        self.counters = StoreCounters()
+        self.journals = Journals(epoch)
+        self.catalog = Catalog(self.journals)
+        self.tiering = Tiering(dram, ssd, self.catalog, self.counters, lambda: self._now_ms)
+        self._leases = Leases()
+        self._pins = Pins(int(dram.bytes * dram.max_pinned_share))
+        self._now_ms = 0.0
+
+    def meet(self, space: PageSpace) -> bytes:
+        """Make a space known; the digest its keys begin with."""
+        return self.journals.meet(space)
+
+    def leading(self, keys: Sequence[PageKey], now_ms: float) -> Leading:
+        """How much of a prompt lies here. What is found leaves later for it, and what is on SSD is sent for."""
+        self._pass_time(now_ms)
+        dram = len(keys)
+        for index, key in enumerate(keys):
+            page = self.catalog.get(key)
+            if page is None:
+                return Leading(min(dram, index), index)
+            page.last_ms = self._now_ms
+            if not page.in_dram:
+                dram = min(dram, index)
+                self.tiering.want(page)
+        return Leading(dram, len(keys))
+
+    def acquire(self, keys: Sequence[PageKey], owner: int, ttl_ms: float, now_ms: float) -> Acquired:
+        """Lease those of `keys` that lie in DRAM, in one lease."""
+        self._pass_time(now_ms)
+        answer = Acquired(0, [], [], {}, self.settings.retry_after_ms)
+        for index, key in enumerate(keys):
+            page = self.catalog.get(key)
+            if page is not None and page.in_dram:
+                self._hit(page)
+                answer.statuses.append(Status.OK)
+                answer.pages.append(page)
+            else:
+                answer.statuses.append(self._absent(index, key, page, answer.moved))
+                answer.pages.append(None)
+        return self._leased(answer, owner, ttl_ms)
+
+    def leased_pages(self, lease_id: int, owner: int) -> list[Page] | None:
+        """What a running lease covers, in the order of its keys; None for one that has ended."""
+        lease = self._leases.get(lease_id, owner)
+        return lease.pages if lease else None
+
+    def renew(self, lease_id: int, owner: int, ttl_ms: float, now_ms: float) -> bool:
+        """False for a lease that has ended: what was read under it since may be anything."""
+        self._pass_time(now_ms)
+        self._end_leases()
+        return self._leases.renew(lease_id, owner, self._lease_end_ms(ttl_ms))
+
+    def release(self, lease_id: int, owner: int) -> None:
+        for page in self._leases.end(lease_id, owner):
+            self.tiering.unhold(page)
+
+    def reserve(
+        self,
+        keys: Sequence[PageKey],
+        lengths: Sequence[int],
+        owner: int,
+        now_ms: float,
+        *,
+        depth: int = 0,
+        kind: PageKind = PageKind.USER_QUERY,
+        origin: Origin = Origin.CLIENT,
+    ) -> Reserved:
+        """Claim bytes for pages `depth`, `depth` + 1, ... of a prompt.
+
+        Raises `PageTooLarge`, ValueError for an empty page and KeyError for an unmet space; then nothing is claimed.
+        """
+        self._pass_time(now_ms)
+        self._check(keys, lengths)
+        self._keep_from_leaving(keys)
+        answer = Reserved([], [], [], self.settings.retry_after_ms)
+        for index, (key, length) in enumerate(zip(keys, lengths, strict=True)):
+            status = self._occupied(key)
+            offset = self.tiering.dram.allocate(length) if status is Status.OK else None
+            write_id = 0
+            if offset is not None:
+                write = self.tiering.writes.begin(owner, key, length, offset, kind, depth + index, origin, self._now_ms)
+                write_id = write.id
+            elif status is Status.OK:
+                self.counters.no_room += 1
+                status = Status.BUSY
+            answer.statuses.append(status)
+            answer.write_ids.append(write_id)
+            answer.offsets.append(offset or 0)
+        return answer
+
+    def commit(self, write_id: int, checksum: bytes, owner: int, now_ms: float) -> Status:
+        """The bytes are written. OK, or MISS where the write has expired or is unknown: the page is not stored."""
+        self._pass_time(now_ms)
+        self._expire_writes()
+        write = self.tiering.writes.take(write_id, owner)
+        if write is None:
+            return Status.MISS
+        if write.expired:
+            self.tiering.dram.unclaim(write.offset)
+            return Status.MISS
+        self.counters.stored += 1
+        self.tiering.settle(write, checksum)
+        return Status.OK
+
+    def abort(self, write_id: int, owner: int) -> None:
+        """Nothing was written, or nothing that counts. Unknown writes are ignored."""
+        write = self.tiering.writes.take(write_id, owner)
+        if write is not None:
+            self.tiering.dram.unclaim(write.offset)
+
+    def close_owner(self, owner: int) -> None:
+        """A client has gone: its leases end and its writes are dropped."""
+        for page in self._leases.end_owner(owner):
+            self.tiering.unhold(page)
+        for write in self.tiering.writes.take_owner(owner):
+            self.tiering.dram.unclaim(write.offset)
+
+    def pin(self, keys: Sequence[PageKey], ttl_ms: float, now_ms: float) -> Pinned:
+        """Keep pages in DRAM for a while: all of `keys` or none."""
+        self._pass_time(now_ms)
+        pages = []
+        for index, key in enumerate(keys):
+            page = self.catalog.get(key)
+            if page is None or not page.in_dram:
+                return Pinned(self._absent(index, key, page, {}))
+            pages.append(page)
+        pin = self._pins.add(pages, self._now_ms + min(ttl_ms, self.settings.max_pin_ms))
+        if pin is None:
+            self.counters.pins_refused += 1
+            return Pinned(Status.BUSY)
+        return Pinned(Status.OK, pin.id, len(pin.pages))
+
+    def unpin(self, pin_id: int) -> bool:
+        """False for a pin that has ended."""
+        loose = self._pins.remove(pin_id)
+        for page in loose or ():
+            self.tiering.dram.reconsider(page)
+        return loose is not None
+
+    def pins(self) -> list[Pin]:
+        return self._pins.listed()
+
+    @property
+    def pinned_bytes(self) -> int:
+        return self._pins.pinned_bytes
+
+    @property
+    def running_leases(self) -> int:
+        return len(self._leases)
+
+    def tag(self, keys: Iterable[PageKey], kind: PageKind) -> int:
+        """Say what part of a prompt pages belong to; how many of them are here."""
+        tagged = 0
+        for key in keys:
+            page = self.catalog.get(key)
+            if page is not None:
+                page.kind = kind
+                self.tiering.dram.reweigh(page)
+                tagged += 1
+        return tagged
+
+    def hand_over(self, key: PageKey, node: str) -> None:
+        """The page lies on `node` now: forget it here and say MOVED from now on."""
+        page = self.catalog.get(key)
+        if page is not None:
+            self.tiering.drop(page)
+        self.catalog.note_moved(key, node)
+
+    def corrupt(self, key: PageKey, generation: int) -> bool:
+        """Bytes in DRAM failed their checksum: drop the page. False if those are not its bytes any more."""
+        page = self.catalog.get(key)
+        if page is None or not page.in_dram or page.generation != generation:
+            return False
+        self.counters.corrupt_dram += 1
+        self.tiering.drop(page)
+        return True
+
+    def clear(self, space: bytes | None = None) -> int:
+        """Forget every page (of a space); held bytes come back as their holders let go. How many pages."""
+        pages = [page for page in self.catalog.pages() if space is None or space_of(page.key) == space]
+        for page in pages:
+            self.tiering.drop(page)
+        return len(pages)
+
+    def tick(self, now_ms: float) -> None:
+        """Let what has run out end, and keep DRAM below its watermark. Call every 100 ms or so."""
+        self._pass_time(now_ms)
+        self._expire_writes()
+        for write in self.tiering.writes.take_released(self._now_ms):
+            self.tiering.dram.unclaim(write.offset)
+        self._end_leases()
+        for pin_id in self._pins.expired(self._now_ms):
+            self.counters.pins_expired += 1
+            self.unpin(pin_id)
+        self.tiering.trim()
+
+    def plan(self, now_ms: float) -> list[Action]:
+        """What should be done with bytes now. Every action is to be reported to `tiering`, page by page, once."""
+        self._pass_time(now_ms)
+        return self.tiering.plan()
+
+    def _pass_time(self, now_ms: float) -> None:
+        self._now_ms = max(self._now_ms, now_ms)
+
+    def _hit(self, page: Page) -> None:
+        self.counters.dram_hits += 1
+        page.hits += 1
+        page.last_ms = self._now_ms
+        page.heat = warmed(page.heat, self._now_ms, self.settings.heat_half_life_ms)
+        page.read_since_written = True
+
+    def _leased(self, answer: Acquired, owner: int, ttl_ms: float) -> Acquired:
+        pages = [page for page in answer.pages if page is not None]
+        if not pages:
+            return answer
+        for page in pages:
+            page.holds += 1
+        lease = self._leases.grant(owner, pages, self._lease_end_ms(ttl_ms))
+        return Acquired(lease.id, answer.statuses, answer.pages, answer.moved, answer.retry_after_ms)
+
+    def _lease_end_ms(self, ttl_ms: float) -> float:
+        return self._now_ms + min(ttl_ms, self.settings.max_lease_ms)
+
+    def _absent(self, index: int, key: PageKey, page: Page | None, moved: dict[int, str]) -> Status:
+        """Why a page is not in DRAM, counted; one on SSD is sent for."""
+        if page is not None:
+            self.counters.ssd_hits += 1
+            self.tiering.want(page)
+            return Status.BUSY
+        if self.tiering.writes.of_key(key) is not None:
+            self.counters.busy += 1
+            return Status.BUSY
+        node = self.catalog.moved_to(key)
+        if node is not None:
+            self.counters.moved += 1
+            moved[index] = node
+            return Status.MOVED
+        self.counters.misses += 1
+        return Status.MISS
+
+    def _check(self, keys: Sequence[PageKey], lengths: Sequence[int]) -> None:
+        for space in {space_of(key) for key in keys}:
+            if not self.journals.knows(space):
+                raise KeyError(f"page space {space.hex()} is unknown here: introduce it with meet()")
+        for length in set(lengths):
+            self.tiering.dram.slabs.check(length)
+
+    def _keep_from_leaving(self, keys: Sequence[PageKey]) -> None:
+        """A prompt that is put once more must not push out its own pages."""
+        for key in keys:
+            page = self.catalog.get(key)
+            if page is not None:
+                page.last_ms = self._now_ms
+
+    def _occupied(self, key: PageKey) -> Status:
+        """EXISTS and BUSY need no writing; OK does."""
+        page = self.catalog.get(key)
+        if page is not None and page.in_dram:
+            self.counters.already_stored += 1
+            return Status.EXISTS
+        if self.tiering.writes.of_key(key) is not None:
+            self.counters.busy += 1
+            return Status.BUSY
+        return Status.OK
+
+    def _expire_writes(self) -> None:
+        self.counters.writes_expired += self.tiering.writes.expire(self._now_ms)
+
+    def _end_leases(self) -> None:
+        for lease in self._leases.end_expired(self._now_ms):
+            self.counters.leases_expired += 1
+            for page in lease.pages:
+                self.tiering.unhold(page)

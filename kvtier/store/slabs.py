@@ -1,0 +1,109 @@
+"""Offsets in a pool of bytes: slabs of equal size, each cut into slots of one length class.
+
+KV pages come in few lengths, thousands of each; so a slab serves one class while any of its slots is in use and is free for
+every class again when none is. Slots are aligned to a granule, which lets an SSD read land in a slot directly. Pure
+arithmetic: it touches no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+GRANULE_BYTES = 4096
+
+
+class PageTooLarge(Exception):
+    """A page does not fit a slab. The message names both and the key to raise."""
+
+
+def class_bytes(length: int) -> int:
+    """The slot size for `length` bytes."""
+    return max(GRANULE_BYTES, -(-length // GRANULE_BYTES) * GRANULE_BYTES)
+
+
+class SlabAllocator:
+    """Sizes in bytes. What does not fill a whole slab at the pool's end is left unused."""
+
+    def __init__(self, pool_bytes: int, slab_bytes: int) -> None:
+        if slab_bytes % GRANULE_BYTES or not GRANULE_BYTES <= slab_bytes <= pool_bytes:
+            raise ValueError(f"slab_bytes must be a multiple of {GRANULE_BYTES} and at most pool_bytes, not {slab_bytes}")
+        self.slab_bytes = slab_bytes
+        self.slabs = pool_bytes // slab_bytes
+        self.used_bytes = 0  # in slots, rounded up to their class
+        self._free_slabs = list(range(self.slabs - 1, -1, -1))
+        self._class = [0] * self.slabs
+        self._used = [0] * self.slabs  # slots in use
+        self._fresh = [0] * self.slabs  # slots never handed out since the slab took its class
+        self._freed: list[list[int]] = [[] for _ in range(self.slabs)]
+        self._partial: dict[int, dict[int, None]] = {}  # class -> slabs with a free slot, oldest first
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self.slabs * self.slab_bytes
+
+    def check(self, length: int) -> None:
+        """Raises `PageTooLarge`, and ValueError for a page of no bytes."""
+        if length < 1:
+            raise ValueError(f"a page has at least one byte, not {length}")
+        if length > self.slab_bytes:
+            raise PageTooLarge(f"a page of {length} bytes does not fit a slab of {self.slab_bytes}: raise slab_bytes")
+
+    def allocate(self, length: int) -> int | None:
+        """Offset of a free slot; None when the class has none and no slab is free. `length` has passed `check`."""
+        size = class_bytes(length)
+        partial = self._partial.setdefault(size, {})
+        if not partial:
+            if not self._free_slabs:
+                return None
+            self._take_slab(size, partial)
+        slab = next(iter(partial))
+        slot = self._take_slot(slab)
+        if self._used[slab] == self.slab_bytes // size:
+            del partial[slab]
+        self.used_bytes += size
+        return slab * self.slab_bytes + slot * size
+
+    def free(self, offset: int) -> None:
+        """Give a slot back."""
+        slab = offset // self.slab_bytes
+        size = self._class[slab]
+        self._freed[slab].append(offset % self.slab_bytes // size)
+        self._used[slab] -= 1
+        self.used_bytes -= size
+        self._partial[size][slab] = None
+        if not self._used[slab]:
+            self._give_slab_back(slab, size)
+
+    def slab_of(self, offset: int) -> int:
+        return offset // self.slab_bytes
+
+    def slots(self, slab: int) -> Iterator[int]:
+        """Offsets of every slot of a slab, in use or not."""
+        size = self._class[slab]
+        if size:
+            start = slab * self.slab_bytes
+            yield from range(start, start + self.slab_bytes // size * size, size)
+
+    def class_of(self, slab: int) -> int:
+        """Slot size of a slab; 0 for a free one."""
+        return self._class[slab]
+
+    def _take_slab(self, size: int, partial: dict[int, None]) -> None:
+        slab = self._free_slabs.pop()
+        self._class[slab] = size
+        self._fresh[slab] = self.slab_bytes // size
+        partial[slab] = None
+
+    def _take_slot(self, slab: int) -> int:
+        self._used[slab] += 1
+        if self._freed[slab]:
+            return self._freed[slab].pop()
+        self._fresh[slab] -= 1
+        return self.slab_bytes // self._class[slab] - 1 - self._fresh[slab]
+
+    def _give_slab_back(self, slab: int, size: int) -> None:
+        del self._partial[size][slab]
+        self._class[slab] = 0
+        self._fresh[slab] = 0
+        self._freed[slab].clear()
+        self._free_slabs.append(slab)

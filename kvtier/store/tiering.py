@@ -1,0 +1,245 @@
+"""How pages come into DRAM, go to SSD, come back and leave: the part of the store that others' bytes depend on.
+
+A page is dropped from DRAM only when nothing holds it; one that must be forgotten while it is read is doomed, and its bytes
+come back with the last hold. What `plan` asks for is held until it is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kvtier.page.key import PageKey
+from kvtier.page.status import Status
+from kvtier.store.actions import Action, Promote
+from kvtier.store.catalog import Catalog
+from kvtier.store.counters import StoreCounters
+from kvtier.store.dram_tier import DramTier
+from kvtier.store.heat import warmed
+from kvtier.store.kinds import PageKind
+from kvtier.store.page import Page, SsdPlace
+from kvtier.store.settings import DemoteWhen, DramSettings, SsdSettings
+from kvtier.store.slabs import SlabAllocator, class_bytes
+from kvtier.store.ssd_tier import SsdTier
+from kvtier.store.writes import Origin, Write, Writes
+
+SELF = 0  # the owner of the agent's own writes and leases
+
+
+class Tiering:
+    """`now_ms` is the store's own clock, which never runs backwards."""
+
+    def __init__(
+        self, dram: DramSettings, ssd: SsdSettings | None, catalog: Catalog, counters: StoreCounters, clock: Callable[[], float]
+    ) -> None:
+        self.settings = dram
+        self.dram = DramTier(SlabAllocator(dram.bytes, dram.slab_bytes), dram.eviction, self._evicted)
+        self.ssd = SsdTier(ssd, counters, catalog.left_ssd, self.unhold) if ssd else None
+        self.writes = Writes(dram.pending_ttl_ms, dram.quarantine_ms)
+        self._catalog = catalog
+        self._counters = counters
+        self._clock = clock
+        self._next_generation = 1
+        self._leaving_bytes = 0
+
+    def settle(self, write: Write, checksum: bytes) -> None:
+        """The bytes of `write`, already taken from `writes`, are a page from now on."""
+        now_ms = self._clock()
+        page = self._catalog.get(write.key)
+        if page is not None and (page.checksum, page.length) != (checksum, write.length) and self.ssd is not None:
+            self.ssd.forget(page)  # computed anew with other rounding: what is on SSD is another page
+            page = None
+        if page is None:
+            tokens = self._catalog.journals.page_tokens(write.key)
+            page = Page(write.key, write.length, checksum, tokens, write.kind, write.depth)
+        page.offset = write.offset
+        page.generation = self._next_generation
+        self._next_generation += 1
+        page.last_ms = now_ms
+        page.heat = warmed(page.heat, now_ms, self.settings.heat_half_life_ms)
+        self._catalog.entered_dram(page)
+        self.dram.settle(page)
+        if self.ssd is not None and self.ssd.settings.demote is DemoteWhen.COMMIT and self.ssd.admits(page, now_ms):
+            self.ssd.enqueue(page)
+
+    def unhold(self, page: Page) -> None:
+        """One reader less."""
+        page.holds -= 1
+        if page.holds:
+            if not page.demoting:
+                self._stop_leaving(page)  # on SSD now, but someone reads it: it had better stay
+        elif page.doomed:
+            self._stop_leaving(page)
+            self.dram.drop(page)
+        elif self._stop_leaving(page) and page.evictable:
+            self.dram.evict(page)
+        else:
+            self.dram.reconsider(page)
+
+    def drop(self, page: Page) -> None:
+        """Forget a page in every tier."""
+        if page.place is not None and self.ssd is not None:
+            self.ssd.forget(page)
+        if not page.in_dram:
+            return
+        if page.holds:
+            self._catalog.doom(page)
+        else:
+            self.dram.drop(page)
+            self._catalog.left_dram(page)
+
+    def want(self, page: Page) -> None:
+        """Bring a page that is on SSD alone into DRAM."""
+        if self.ssd is not None and self.writes.of_key(page.key) is None:
+            self.ssd.want(page)
+
+    def trim(self) -> None:
+        """Above the high watermark, let the least worthy pages leave until the low one is reached."""
+        capacity = self.dram.slabs.capacity_bytes
+        if self.dram.slabs.used_bytes - self._leaving_bytes <= self.settings.high_watermark * capacity:
+            return
+        while self.dram.slabs.used_bytes - self._leaving_bytes > self.settings.low_watermark * capacity:
+            page = self.dram.coldest()
+            if page is None:
+                return
+            self._let_go(page)
+
+    def plan(self) -> list[Action]:
+        if self.ssd is None:
+            return []
+        return [*self._promotions(self.ssd), *self.ssd.demotions(), *self.ssd.reclaims()]
+
+    def demoted(self, generation: int, place: SsdPlace) -> None:
+        page = self._ssd.written(generation)
+        if page is None:
+            return
+        if not page.doomed:
+            self._counters.demoted += 1
+            self._catalog.entered_ssd(page, place)
+            self._ssd.placed(page)
+        self.unhold(page)
+
+    def demotion_failed(self, generation: int, status: Status) -> None:
+        """BUSY: the device is full. CORRUPT: the bytes in DRAM are wrong. Anything else: writing failed."""
+        page = self._ssd.written(generation)
+        if status is Status.BUSY:
+            self._ssd.device_full(self._clock())
+        if page is None:
+            return
+        self._counters.demotions_failed += 1
+        if status is Status.CORRUPT and not page.doomed:
+            self._counters.corrupt_dram += 1
+            self.drop(page)
+        self.unhold(page)
+
+    def promoted(self, write_id: int) -> None:
+        write = self._read(write_id)
+        page = self._catalog.get(write.key) if write else None
+        if write is not None and page is not None:
+            self._counters.promoted += 1
+            self.settle(write, page.checksum)
+        elif write is not None:  # forgotten meanwhile
+            self.dram.unclaim(write.offset)
+
+    def promotion_failed(self, write_id: int, status: Status) -> None:
+        """CORRUPT: the bytes on SSD are wrong, and the page is dropped. Else it stays there."""
+        write = self._read(write_id)
+        if write is None:
+            return
+        self.dram.unclaim(write.offset)
+        self._counters.promotions_failed += 1
+        page = self._catalog.get(write.key)
+        if status is Status.CORRUPT and page is not None and page.place is not None:
+            self._counters.corrupt_ssd += 1
+            self._ssd.forget(page)
+
+    def kept(self, key: PageKey, segment: int, place: SsdPlace) -> None:
+        """A page of a segment that is being reclaimed was written anew."""
+        page = self._catalog.get(key)
+        if page is not None and page.place is not None and page.place.segment == segment:
+            self._counters.ssd_kept += 1
+            self._ssd.moved(page)
+            page.place = place
+            self._ssd.placed(page)
+
+    def keep_failed(self, key: PageKey, segment: int, status: Status) -> None:
+        page = self._catalog.get(key)
+        if page is not None and page.place is not None and page.place.segment == segment:
+            self._counters.corrupt_ssd += status is Status.CORRUPT
+            self._counters.ssd_forgotten += 1
+            self._ssd.forget(page)
+
+    def reclaimed(self, segment: int) -> None:
+        """The segment is no more."""
+        self._ssd.reclaimed(segment)
+
+    def recover(self, key: PageKey, length: int, checksum: bytes, kind: PageKind, depth: int, place: SsdPlace) -> None:
+        """A page found on SSD at start; of two with one key the later place counts. Its space must be known."""
+        old = self._catalog.get(key)
+        if old is not None:
+            self._ssd.forget(old)
+        else:
+            self._counters.recovered += 1
+        page = Page(key, length, checksum, self._catalog.journals.page_tokens(key), kind, depth, last_ms=self._clock())
+        self._catalog.entered_ssd(page, place)
+        self._ssd.placed(page)
+
+    @property
+    def _ssd(self) -> SsdTier:
+        assert self.ssd is not None, "only a store with an SSD plans what is reported here"
+        return self.ssd
+
+    def _promotions(self, ssd: SsdTier) -> list[Action]:
+        actions: list[Action] = []
+        while ssd.wanted and ssd.reading_bytes < ssd.settings.max_reading_bytes:
+            key = next(iter(ssd.wanted))
+            page = self._catalog.get(key)
+            if page is None or page.in_dram or page.place is None:
+                del ssd.wanted[key]
+                continue
+            if ssd.segments[page.place.segment].reclaiming:
+                break  # it is being moved; then it can be read
+            action = self._promotion(ssd, page, page.place)
+            if action is None:
+                self._counters.no_room += 1
+                break
+            del ssd.wanted[key]
+            actions.append(action)
+        return actions
+
+    def _promotion(self, ssd: SsdTier, page: Page, place: SsdPlace) -> Promote | None:
+        offset = self.dram.allocate(page.length)
+        if offset is None:
+            return None
+        write = self.writes.begin(SELF, page.key, page.length, offset, page.kind, page.depth, Origin.SSD, self._clock())
+        ssd.reading(write.id, page)
+        return Promote(write.id, page.key, place, offset, page.length, page.checksum)
+
+    def _read(self, write_id: int) -> Write | None:
+        write = self.writes.take(write_id, SELF)
+        if write is not None:
+            self._ssd.read(write_id)
+        return write
+
+    def _let_go(self, page: Page) -> None:
+        """A page that is worth least: to SSD first if it may, else out."""
+        if self.ssd is None or not (page.demoting or self.ssd.admits(page, self._clock())):
+            self.dram.evict(page)
+            return
+        if not page.demoting:
+            self.ssd.enqueue(page)
+        page.leaving = True
+        page.holds += 1
+        self._leaving_bytes += class_bytes(page.length)
+
+    def _stop_leaving(self, page: Page) -> bool:
+        """Whether it was leaving."""
+        was = page.leaving
+        if was:
+            page.leaving = False
+            self._leaving_bytes -= class_bytes(page.length)
+        return was
+
+    def _evicted(self, page: Page) -> None:
+        self._counters.evicted += 1
+        self._counters.lost += page.place is None
+        self._catalog.left_dram(page)
