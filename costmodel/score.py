@@ -24,6 +24,8 @@ from costmodel.values import Decode, Fleet, Prefill, Scored, Terms, Tier, Turn
 
 
 class PrefillScore(msgspec.Struct, frozen=True, gc=False):
+    """`cost_ms` is what a choice weighs: with a displacement weight it counts more than the turn's own time."""
+
     cost_ms: float
     queue_ms: float
     pressure_ms: float
@@ -52,7 +54,8 @@ def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams
     if fleet.disaggregated and load.kv_tokens_capacity:  # a unified worker's KV pressure is its decode side's
         needed = turn.prompt_tokens - _l1_tokens(prefill)
         pressure = prefill_pressure_ms(load, rates, needed, params.kv_pressure_fraction)
-    return PrefillScore(queue + cut.exposed_ms + cut.compute_ms + pressure, queue, pressure, cut)
+    computing = (1 + params.displacement_weight) * cut.compute_ms
+    return PrefillScore(queue + cut.exposed_ms + computing + pressure, queue, pressure, cut)
 
 
 def score_decode(turn: Turn, decode: Decode, fleet: Fleet, params: CostParams) -> DecodeScore:

@@ -14,7 +14,12 @@ _L2 = Tier.L2
 
 
 def queue_ms(load: Load, rates: PrefillRates) -> float:
-    """Time until the worker has computed what is ahead of this turn, at its measured throughput."""
+    """Time until the worker has computed what is ahead of this turn: as predicted by turn, else at its measured throughput.
+
+    Tokens alone say too little: behind a long context a token costs several times what one at the start does.
+    """
+    if load.queued_ms is not None:
+        return load.queued_ms
     return load.queued_uncached_tokens * (rates.queue_ms_per_token or rates.ms_per_token)
 
 

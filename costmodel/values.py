@@ -76,6 +76,7 @@ class Load(msgspec.Struct, frozen=True):
     kv_tokens_capacity: int = 0  # 0 = unknown
     max_running_requests: int = 0  # 0 = unknown
     age_ms: float = 0.0
+    queued_ms: float | None = None  # the same work as predicted when it was placed; None = known in tokens only
 
 
 class PrefillRates(msgspec.Struct, frozen=True):

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from bench.simulate.console import compare, configurations, guards_of, names_of, run_shown, show, told_errors
 from bench.simulate.experiments import (
     Choice,
-    Experiment,
     exp1_experiment,
     exp2_experiment,
     fork_experiment,
@@ -24,12 +18,8 @@ from bench.simulate.experiments import (
     scale_experiment,
     weka_experiment,
 )
-from bench.simulate.machine import MachineError
-from bench.simulate.runner import RunFailed, run_policies
 from bench.simulate.table import result_table
-from costmodel.policies import REGISTRY
 
-_TABLE_WIDTH = 150
 _SCALE_POLICIES = "cost,round_robin,power_of_two,longest_prefix,dynamo"
 
 Policies = Annotated[str, typer.Option(help="Names separated by commas, or all.")]
@@ -43,6 +33,8 @@ Horizon = Annotated[float, typer.Option(min=0, help="Virtual seconds in which ca
 HostGb = Annotated[float | None, typer.Option(min=0, help="L2 in GB of DRAM an accelerator.")]
 Drain = Annotated[float | None, typer.Option(min=0, max=1, help="Share of calls whose last worker is not to be had.")]
 Trace = Annotated[Path | None, typer.Option(help="A trace of your own in the shipped one's format.")]
+Cost = Annotated[str, typer.Option(help="Guards of the cost policy, as in switch_margin_ms=0,displacement_weight=1.")]
+QueueInMs = Annotated[bool, typer.Option("--queue-in-ms", help="Book work ahead in predicted ms instead of tokens.")]
 
 
 def sim_commands() -> typer.Typer:
@@ -66,6 +58,8 @@ def weka(
     host_gb: HostGb = None,
     drain_share: Drain = None,
     path: Trace = None,
+    cost: Cost = "",
+    queue_in_ms: QueueInMs = False,
 ) -> None:
     """Recorded Claude Code sessions, closed loop: gaps and tool times as recorded, service time floats.
 
@@ -75,9 +69,10 @@ def weka(
 
       loadback sim weka -k 128 --topology 8P4D --policies cost,round_robin
     """
-    choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path)
-    with _errors():
-        _compare(weka_experiment(choice, seed, concurrency), policies, seed, jobs, as_json)
+    with told_errors():
+        guards = guards_of(cost)
+        choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path, guards, queue_in_ms)
+        compare(weka_experiment(choice, seed, concurrency), policies, seed, jobs, as_json)
 
 
 def mooncake(
@@ -93,6 +88,8 @@ def mooncake(
     host_gb: HostGb = None,
     drain_share: Drain = None,
     path: Trace = None,
+    cost: Cost = "",
+    queue_in_ms: QueueInMs = False,
 ) -> None:
     """Mooncake's recorded chat requests, open loop at their own times.
 
@@ -102,9 +99,10 @@ def mooncake(
     """
     if kind not in ("conversation", "synthetic"):
         raise typer.BadParameter(f"{kind!r} is neither conversation nor synthetic", param_hint="--kind")
-    choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path)
-    with _errors():
-        _compare(mooncake_experiment(choice, seed, kind), policies, seed, jobs, as_json)
+    with told_errors():
+        guards = guards_of(cost)
+        choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path, guards, queue_in_ms)
+        compare(mooncake_experiment(choice, seed, kind), policies, seed, jobs, as_json)
 
 
 def fork(
@@ -117,6 +115,8 @@ def fork(
     model: Model = "",
     horizon_s: Horizon = 0,
     host_gb: HostGb = None,
+    cost: Cost = "",
+    queue_in_ms: QueueInMs = False,
 ) -> None:
     """Bursts of 43 subagents over one prefix of 40k tokens.
 
@@ -124,9 +124,9 @@ def fork(
 
       loadback sim fork --policies all --json
     """
-    choice = Choice(topology, hardware, model, 0, horizon_s, host_gb)
-    with _errors():
-        _compare(fork_experiment(choice, seed), policies, seed, jobs, as_json)
+    with told_errors():
+        choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, cost=guards_of(cost), queue_in_ms=queue_in_ms)
+        compare(fork_experiment(choice, seed), policies, seed, jobs, as_json)
 
 
 def exp1(
@@ -143,8 +143,8 @@ def exp1(
 
       loadback sim exp1 --json
     """
-    with _errors():
-        _configurations(exp1_experiment(Choice("", hardware, model, 0, horizon_s), seed), policy, seed, as_json)
+    with told_errors():
+        configurations(exp1_experiment(Choice("", hardware, model, 0, horizon_s), seed), policy, seed, as_json)
 
 
 def exp2(
@@ -161,8 +161,8 @@ def exp2(
 
       loadback sim exp2 --json
     """
-    with _errors():
-        _configurations(exp2_experiment(Choice("", hardware, model, 0, horizon_s), seed), policy, seed, as_json)
+    with told_errors():
+        configurations(exp2_experiment(Choice("", hardware, model, 0, horizon_s), seed), policy, seed, as_json)
 
 
 def scale(
@@ -185,96 +185,11 @@ def scale(
     if not sizes or min(sizes) < 2:
         raise typer.BadParameter("give sizes from 2 on, as in 8,64,512", param_hint="--workers")
     found: dict[str, Any] = {}
-    with _errors():
+    with told_errors():
         for size in sizes:
             experiment = scale_experiment(Choice(horizon_s=horizon_s), seed, size)
-            results = _run(experiment, _names(policies), seed, jobs)
-            _show(result_table(f"scale, {size} workers", results))
+            results = run_shown(experiment, names_of(policies), seed, jobs)
+            show(result_table(f"scale, {size} workers", results))
             found[str(size)] = {"policies": results}
     if as_json:
         print(json.dumps({"experiment": "scale", "seed": seed, "configs": found}), flush=True)
-
-
-@contextmanager
-def _errors() -> Iterator[None]:
-    """What a user can mend is told in one line."""
-    try:
-        yield
-    except (MachineError, RunFailed, ValueError, OSError) as error:
-        print(str(error), file=sys.stderr, flush=True)
-        raise typer.Exit(1) from error
-
-
-def _compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json: bool) -> None:
-    results = _run(experiment, _names(policies), seed, jobs)
-    _show(result_table(_title(experiment, seed), results))
-    if as_json:
-        print(json.dumps({"experiment": experiment.name, "seed": seed, "setup": _setup(experiment), "policies": results}))
-
-
-def _configurations(experiment: Experiment, policy: str, seed: int, as_json: bool) -> None:
-    """Only configuration A exists; what the others lack is said, not guessed."""
-    results = _run(experiment, _names(policy), seed, 1)
-    _show(result_table(_title(experiment, seed), {f"A ({name})": found for name, found in results.items()}))
-    for lack in experiment.not_modelled:
-        print(f"not modelled: {lack}", file=sys.stderr, flush=True)
-    if as_json:
-        line = {"experiment": experiment.name, "seed": seed, "policy": policy, "setup": _setup(experiment)}
-        line |= {"configs": {"A": results[policy]}, "not_modelled": list(experiment.not_modelled)}
-        print(json.dumps(line), flush=True)
-
-
-def _run(experiment: Experiment, names: Sequence[str], seed: int, jobs: int) -> dict[str, dict[str, Any]]:
-    """Behind a progress bar a policy, on stderr."""
-    columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bars: dict[str, TaskID] = {}
-
-        def tell(name: str, done_s: float) -> None:
-            if name not in bars:
-                bars[name] = progress.add_task(name, total=experiment.settings.horizon_s)
-            progress.update(bars[name], completed=done_s)
-
-        return run_policies(experiment, names, seed, jobs or os.cpu_count() or 1, tell)
-
-
-def _names(policies: str) -> list[str]:
-    """In the registry's order for all, else as given."""
-    if policies.strip() == "all":
-        return list(REGISTRY)
-    names = [word.strip() for word in policies.split(",") if word.strip()]
-    for name in names:
-        if name not in REGISTRY:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(REGISTRY)}", param_hint="--policies")
-    return names
-
-
-def _title(experiment: Experiment, seed: int) -> str:
-    setup, horizon_s = _setup(experiment), experiment.settings.horizon_s
-    return f"{experiment.workload.name}: {setup['topology']} of {setup['worker']}, {horizon_s:,.0f} s, seed {seed}"
-
-
-def _setup(experiment: Experiment) -> Mapping[str, Any]:
-    cluster, settings = experiment.cluster, experiment.settings
-    topology = cluster.topology
-    pool = f"{topology.prefills}P{topology.decodes}D" if topology.disaggregated else f"{topology.unified}U"
-    role = next(iter(topology.roles().values()))
-    params = cluster.engine_params(role)
-    return {
-        "topology": pool,
-        "worker": f"{cluster.deployment.accelerators} x {cluster.accelerator.name}, {cluster.model.name}",
-        "l1_tokens": params.kv_tokens,
-        "l2_tokens": params.host_kv_tokens,
-        "concurrency": settings.concurrency,
-        "horizon_s": settings.horizon_s,
-        "warmup_s": settings.warmup_s,
-        "workload_cut_calls": experiment.workload.cut_calls,
-        "mfu": cluster.deployment.mfu,
-        "prior_error": settings.prior_error,
-    }
-
-
-def _show(table: Any) -> None:
-    console = Console()
-    console.width = max(console.width, _TABLE_WIDTH)
-    console.print(table)

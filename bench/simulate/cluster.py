@@ -57,6 +57,7 @@ class Engines(msgspec.Struct, frozen=True):
     chunk_tokens: int = 16_384
     max_running: int = 128
     decode_keeps_cache: bool = False
+    decode_memory_fraction: float = 0.0  # of HBM on decode workers; 0 = as on the others
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -77,12 +78,14 @@ class Cluster(msgspec.Struct, frozen=True):
         return self.topology.workers * self.deployment.accelerators * self.accelerator.usd_per_hour
 
     def engine_params(self, role: Role) -> EngineParams:
-        truth, engines = self.truth, self.engines
-        l2_tokens = 0 if role is Role.DECODE else host_tokens(self.model, self.deployment)
+        truth, engines, deployment = self.truth, self.engines, self.deployment
+        l2_tokens = 0 if role is Role.DECODE else host_tokens(self.model, deployment)
+        if role is Role.DECODE and engines.decode_memory_fraction:
+            deployment = msgspec.structs.replace(deployment, memory_fraction=engines.decode_memory_fraction)
         return EngineParams(
             role=_ENGINE_ROLES[role],
             page_tokens=engines.page_tokens,
-            kv_tokens=kv_tokens(self.accelerator, self.model, self.deployment),
+            kv_tokens=kv_tokens(self.accelerator, self.model, deployment),
             host_kv_tokens=l2_tokens,
             max_running=engines.max_running,
             chunk_tokens=engines.chunk_tokens,

@@ -17,7 +17,7 @@ from bench.simulate.machine import load_accelerator, load_model
 from bench.simulate.simulation import Settings
 from bench.simulate.traces import mooncake, weka
 from bench.simulate.workload import Workload
-from costmodel.params import PolicyParams
+from costmodel.params import CostParams, PolicyParams
 from costmodel.roofline import Deployment, kv_tokens
 
 
@@ -32,6 +32,8 @@ class Choice(msgspec.Struct, frozen=True):
     host_gb: float | None = None
     drain_share: float | None = None
     path: Path | None = None
+    cost: CostParams = CostParams()
+    queue_in_ms: bool = False
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -54,9 +56,11 @@ class Experiment(msgspec.Struct, frozen=True):
     not_modelled: tuple[str, ...] = ()
 
 
-# Kimi K2 on 8 MI355X as in the UMBP article: MXFP4 weights, fp8 KV and MEM_FRACTION 0.7 of its bench script; compute at the fp8
-# peak, since attention and activations are no fp4. L2 is 96 GB a rank as in its configuration A.
-_MI355X = Deployment(8, "fp8", "fp4", 1.0, memory_fraction=0.7, host_gb_per_accelerator=96)
+# Kimi K2 on 8 MI355X as in the UMBP article: MXFP4 weights, fp8 KV, compute at the fp8 peak since attention and activations
+# are no fp4. L2 is 96 GB a rank as in its configuration A. Prefill's HBM pool is unpublished; HiCache wants the host's larger
+# than it, and configuration B has 64 GB there, so 48 GB are assumed: (594 / 8 + 48) / 288 of HBM. Decode workers use 0.85.
+_MI355X = Deployment(8, "fp8", "fp4", 1.0, memory_fraction=0.4245, host_gb_per_accelerator=96)
+_MI355X_ENGINES = Engines(decode_memory_fraction=0.85)
 # Kimi K2 int4 on 8 H200: a third of the KV and two fifths of the compute, so that placement matters at small scale.
 _H200 = Deployment(8, "fp8", "fp4", 1.0, memory_fraction=0.88, host_gb_per_accelerator=32)
 # A dense 32B on pairs of H100, bf16: small caches for Mooncake's chat traffic.
@@ -64,16 +68,18 @@ _H100_PAIR = Deployment(2, "bf16", "bf16", 2.0, host_gb_per_accelerator=32, deco
 
 
 def weka_experiment(choice: Choice, seed: int, concurrency: int) -> Experiment:
-    """Recorded Claude Code sessions, closed loop."""
-    cluster = _cluster(Machine("4P2D", "h200", "kimi-k2", _H200), choice)
+    """Recorded Claude Code sessions, closed loop. Decode workers must hold every session's context that is in flight."""
+    large = concurrency > 64
+    cluster = _cluster(Machine("4P4D" if large else "2P2D", "h200", "kimi-k2", _H200), choice)
     workload = weka(choice.path, context_tokens=_context(cluster))
     settings = Settings(
-        horizon_s=choice.horizon_s or 7_200,
+        horizon_s=choice.horizon_s or (3_600 if large else 7_200),
         warmup_s=600,
         concurrency=choice.concurrency or concurrency,
         drain_share=choice.drain_share or 0.0,
+        queue_in_ms=choice.queue_in_ms,
     )
-    return Experiment("weka", workload, cluster, settings)
+    return Experiment("weka", workload, cluster, settings, PolicyParams(choice.cost))
 
 
 def mooncake_experiment(choice: Choice, seed: int, kind: str) -> Experiment:
@@ -81,25 +87,31 @@ def mooncake_experiment(choice: Choice, seed: int, kind: str) -> Experiment:
     cluster = _cluster(Machine("8P4D", "h100", "qwen3-32b", _H100_PAIR), choice, Engines(page_tokens=512))
     workload = mooncake(choice.path, kind=kind, context_tokens=_context(cluster))
     span_s = max(session.start_ms for session in workload.sessions) / 1000
-    settings = Settings(horizon_s=choice.horizon_s or span_s, warmup_s=120, drain_share=choice.drain_share or 0.0)
-    return Experiment("mooncake", workload, cluster, settings)
+    settings = Settings(
+        horizon_s=choice.horizon_s or span_s,
+        warmup_s=120,
+        drain_share=choice.drain_share or 0.0,
+        queue_in_ms=choice.queue_in_ms,
+    )
+    return Experiment("mooncake", workload, cluster, settings, PolicyParams(choice.cost))
 
 
 def fork_experiment(choice: Choice, seed: int) -> Experiment:
-    """llm-d's fork: bursts of 43 subagents over a 40k prefix, a few sessions at once."""
-    cluster = _cluster(Machine("4P2D", "h200", "kimi-k2", _H200), choice)
+    """llm-d's fork: bursts of 43 subagents over a 40k prefix, two sessions at once."""
+    cluster = _cluster(Machine("4P4D", "h200", "kimi-k2", _H200), choice)
     workload = fork(64, random.Random(f"{seed} workload"))
     settings = Settings(
         horizon_s=choice.horizon_s or 1_800,
         concurrency=choice.concurrency or 2,
         drain_share=choice.drain_share or 0.0,
+        queue_in_ms=choice.queue_in_ms,
     )
-    return Experiment("fork", workload, cluster, settings)
+    return Experiment("fork", workload, cluster, settings, PolicyParams(choice.cost))
 
 
 def exp1_experiment(choice: Choice, seed: int) -> Experiment:
     """The article's Experiment 1, configuration A: one prefill worker, 128 sessions, L2 of 96 GB a rank."""
-    cluster = _cluster(Machine("1P2D", "mi355x", "kimi-k2", _MI355X), choice)
+    cluster = _cluster(Machine("1P2D", "mi355x", "kimi-k2", _MI355X), choice, _MI355X_ENGINES)
     return Experiment(
         "exp1",
         programbench(1024, random.Random(f"{seed} workload"), context_tokens=_context(cluster)),
@@ -115,7 +127,7 @@ def exp1_experiment(choice: Choice, seed: int) -> Experiment:
 def exp2_experiment(choice: Choice, seed: int) -> Experiment:
     """The article's Experiment 2, configuration A: two prefill workers, 64 of 128 sessions active, forced migration."""
     deployment = msgspec.structs.replace(_MI355X, host_gb_per_accelerator=192)
-    cluster = _cluster(Machine("2P1D", "mi355x", "kimi-k2", deployment), choice)
+    cluster = _cluster(Machine("2P1D", "mi355x", "kimi-k2", deployment), choice, _MI355X_ENGINES)
     return Experiment(
         "exp2",
         programbench(1024, random.Random(f"{seed} workload"), context_tokens=_context(cluster)),

@@ -44,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True):
     load_poll_ms: float = 1_000.0
     load_lag_ms: float = 10.0
     prior_error: float = 0.3
+    queue_in_ms: bool = False  # the gateway books work in predicted ms; production books tokens
     resume_gap_s: float = 60.0
 
 
@@ -90,7 +91,7 @@ class Simulation:
         self._policy = policy
         self._rng = random.Random(f"{seed} policy")
         l2 = any(each.host_kv_tokens for each in params.values())
-        self._view = View(roles, belief, page_tokens=workload.page_tokens, l2=l2)
+        self._view = View(roles, belief, page_tokens=workload.page_tokens, l2=l2, queue_in_ms=settings.queue_in_ms)
         listener = Listener(self._prefilled, self._first_token, self._finished, self._published)
         self._engines = EnginePool(params, self._agenda, listener)
         until_ms = settings.horizon_s * 1000
@@ -157,7 +158,7 @@ class Simulation:
             thread.prefill,
             thread.decode,
         )
-        fleet = self._view.fleet(pages, call.prompt_tokens, routed, now_ms, allowed)
+        fleet = self._view.fleet(pages, call.prompt_tokens, routed, now_ms, new_thread=known is None, allowed=allowed)
         chosen = self._policy.decide(turn, fleet, now_ms, self._rng).chosen
         self._turns += 1
         rid = str(self._turns)

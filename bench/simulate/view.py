@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from bench.simulate.bookings import Bookings
 from costmodel.calibrate import LinkEstimator
 from costmodel.hardware import HardwarePrior
-from costmodel.values import Decode, Fleet, Prefill, Residency, Role, Scored, Tier, WorkerKey
+from costmodel.values import Decode, Fleet, Prefill, Residency, Role, Run, Scored, Tier, WorkerKey
 from engine_adapters.base import LoadReport
 from engine_adapters.emulator.model.request import Cached
 from kvtier.index.convert import to_residency
@@ -47,19 +48,26 @@ class Worker:
         self.ledger = Ledger()
         self.rates = Rates(belief.prefill, belief.decode, pool_rates)
         self.transfer = LinkEstimator(belief.transfer)
+        self.bookings = Bookings()
         self.prefill_tokens = 0  # prompt tokens of the turns in flight on this leg
         self.decode_tokens = 0
 
 
 class View:
-    """`l2` says whether the workers have a host tier. All times are passed in."""
+    """`l2`: the workers have a host tier. `queue_in_ms`: work ahead is known as predicted by turn, not in tokens alone.
 
-    def __init__(self, roles: Mapping[WorkerKey, Role], belief: HardwarePrior, *, page_tokens: int, l2: bool) -> None:
+    All times are passed in.
+    """
+
+    def __init__(
+        self, roles: Mapping[WorkerKey, Role], belief: HardwarePrior, *, page_tokens: int, l2: bool, queue_in_ms: bool
+    ) -> None:
         pool_rates = Rates(belief.prefill, belief.decode)
         self.workers = {key: Worker(role, belief, pool_rates) for key, role in roles.items()}
         self.disaggregated = Role.PREFILL in roles.values()
         self._belief = belief
         self._page_tokens = page_tokens
+        self._queue_in_ms = queue_in_ms
         self._restore = {Tier.L2: belief.host} if l2 else {}
         self._blocks = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
         self._routed = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
@@ -86,17 +94,31 @@ class View:
         prompt_tokens: int,
         routed: Mapping[WorkerKey, int],
         now_ms: float,
+        *,
+        new_thread: bool,
         allowed: frozenset[WorkerKey] | None = None,
     ) -> Fleet:
-        """The candidates of this moment; of prefills only the `allowed`, if that is given."""
-        matches = self._blocks.match(pages, now_ms)
+        """The candidates of this moment; of prefills only the `allowed`, if that is given.
+
+        As in `router.turn.locate`: a known thread's residency comes from the engines' block events; a new one's blocks are not
+        known yet, so that what was routed counts as resident.
+        """
+        matches = {} if new_thread else self._blocks.match(pages, now_ms)
+        lineage = routed if new_thread else {}
         prefills: list[Prefill] = []
         decodes: list[Decode] = []
         for key, worker in self.workers.items():
             match = matches.get(key)
-            held = to_residency(match, self._page_tokens, prompt_tokens) if match is not None else _NOTHING
+            if match is not None:
+                held = to_residency(match, self._page_tokens, prompt_tokens)
+            elif key in lineage:
+                held = Residency((Run(0, lineage[key], Tier.L1),), self._routed.age_ms(key, now_ms))
+            else:
+                held = _NOTHING
             prefill_rates = worker.rates.prefill(now_ms)
             load, turns = worker.ledger.load(now_ms, prefill_rates.ms_per_token), worker.ledger.inflight
+            if self._queue_in_ms:
+                load = msgspec.structs.replace(load, queued_ms=worker.bookings.queued_ms(now_ms))
             if worker.role is not Role.DECODE and (allowed is None or key in allowed):
                 sent, tokens = routed.get(key, 0), worker.prefill_tokens
                 prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent))
@@ -111,6 +133,7 @@ class View:
         uncached = max(0, sent.prompt_tokens - sent.chosen.cut_tokens)
         prefill.ledger.book_prefill(sent.turn, uncached, sent.sent_ms)
         decode.ledger.book_decode(sent.turn, sent.prompt_tokens)
+        prefill.bookings.book(sent.turn, sent.chosen.terms.compute_ms, sent.sent_ms)
         prefill.prefill_tokens += sent.prompt_tokens
         decode.decode_tokens += sent.prompt_tokens
         self._routed.assume(sent.chosen.prefill, pages[_ROUTED_STRIDE - 1 :: _ROUTED_STRIDE], Tier.L1, sent.sent_ms)
@@ -118,6 +141,7 @@ class View:
     def prefilled(self, sent: Sent, now_ms: float) -> None:
         prefill, _ = self._legs(sent)
         prefill.ledger.settle_prefill(sent.turn, now_ms)
+        prefill.bookings.settle(sent.turn, now_ms)
         prefill.prefill_tokens -= sent.prompt_tokens
 
     def abandoned(self, sent: Sent) -> None:

@@ -73,7 +73,7 @@ class CostPolicy:
         Every worker is treated as if it held that prefix. Otherwise the first worker to see a system prompt gets every session
         that begins with it. The price is that each worker computes that prefix once.
         """
-        discount = self._params.common_prefix_discount
+        discount = self._params.common_prefix_discount * (1 + self._params.displacement_weight)
         if not discount or not turn.shared_tokens or turn.prefill_before is not None:
             return [left.cost_ms for left in lefts]
         as_if = min(turn.shared_tokens, turn.prompt_tokens - 1)

@@ -70,4 +70,6 @@ def test_wrong_words_are_refused_with_the_right_ones() -> None:
     assert "is none of cost, round_robin" in sim("weka", "--policies", "best", code=2)
     assert "neither conversation nor synthetic" in sim("mooncake", "--kind", "chat", code=2)
     assert "write 1P2D" in sim("fork", "--topology", "3X", code=1)
+    assert "choose from cut_rule" in sim("fork", "--cost", "speed=9", code=1)
+    assert "must be 0 (off) or positive" in sim("fork", "--cost", "switch_margin_ms=-1", code=1)
     assert "choose one of cpu" in sim("fork", "--hardware", "b300", code=1)

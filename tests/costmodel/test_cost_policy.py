@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from costmodel.params import CostParams, CutRule, PolicyParams
 from costmodel.policies import CostPolicy
 from costmodel.score import score_pair
+from costmodel.terms import queue_ms
 from costmodel.values import (
     Decode,
     DecodeRates,
@@ -214,3 +215,27 @@ def test_a_thread_with_a_past_goes_by_what_a_worker_would_really_save() -> None:
     old = Turn("t", 1600, 100, shared_tokens=1500, prefill_before=WorkerKey("gone"))
     placed = CostPolicy(PolicyParams(CostParams())).decide(old, fleet, 0.0, random.Random(1)).chosen
     assert placed.prefill.worker_id == "a"
+
+
+def test_work_ahead_known_in_ms_counts_as_that() -> None:
+    """Behind a long context a token costs several times what one at the start does; tokens alone cannot tell."""
+    load = Load(queued_uncached_tokens=1_000, queued_ms=77.0)
+    assert queue_ms(load, PrefillRates(10.0, 0.02)) == 77.0
+    assert queue_ms(Load(queued_uncached_tokens=1_000), PrefillRates(10.0, 0.02)) == 20.0
+
+
+def test_displacement_makes_a_holder_worth_a_longer_queue() -> None:
+    """p0 holds all but 1,000 of 10,000 tokens behind 250 ms of work; p1 is idle: 30 + 250 against 210 ms."""
+    holder = Prefill(WorkerKey("p0"), Residency((Run(0, 9_000, Tier.L1),)), Load(queued_ms=250.0), PrefillRates(10.0, 0.02), {})
+    idle = Prefill(WorkerKey("p1"), Residency(), Load(), PrefillRates(10.0, 0.02), {})
+    decode = Decode(WorkerKey("d0"), Load(), DecodeRates(10.0), Link(1.0, 1e6))
+    fleet = Fleet((holder, idle), (decode,), 1000.0, disaggregated=True)
+
+    def decide(weight: float) -> Scored:
+        policy = CostPolicy(PolicyParams(CostParams(displacement_weight=weight)))
+        return policy.decide(Turn("t", 10_000), fleet, 0.0, random.Random(1)).chosen
+
+    assert decide(0.0).prefill.worker_id == "p1"
+    # Twice the compute: 60 + 250 against 420 ms; what is predicted stays what it was.
+    assert decide(1.0).prefill.worker_id == "p0"
+    assert decide(1.0).terms.ttft_ms == pytest.approx(250 + 30 + 1 + 10)

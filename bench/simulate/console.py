@@ -1,0 +1,133 @@
+"""What every `loadback sim` command does beyond choosing an experiment: options, progress bar, table and JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from bench.simulate.experiments import Experiment
+from bench.simulate.machine import MachineError
+from bench.simulate.runner import RunFailed, run_policies
+from bench.simulate.table import result_table
+from costmodel.params import CostParams
+from costmodel.policies import REGISTRY
+from costmodel.values import Role
+
+_TABLE_WIDTH = 150
+
+
+@contextmanager
+def told_errors() -> Iterator[None]:
+    """What a user can mend is told in one line."""
+    try:
+        yield
+    except (MachineError, RunFailed, ValueError, OSError) as error:
+        print(str(error), file=sys.stderr, flush=True)
+        raise typer.Exit(1) from error
+
+
+def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json: bool) -> None:
+    results = run_shown(experiment, names_of(policies), seed, jobs)
+    show(result_table(_title(experiment, seed), results))
+    if as_json:
+        print(json.dumps({"experiment": experiment.name, "seed": seed, "setup": _setup(experiment), "policies": results}))
+
+
+def configurations(experiment: Experiment, policy: str, seed: int, as_json: bool) -> None:
+    """Only configuration A exists; what the others lack is said, not guessed."""
+    results = run_shown(experiment, names_of(policy), seed, 1)
+    show(result_table(_title(experiment, seed), {f"A ({name})": found for name, found in results.items()}))
+    for lack in experiment.not_modelled:
+        print(f"not modelled: {lack}", file=sys.stderr, flush=True)
+    if as_json:
+        line = {"experiment": experiment.name, "seed": seed, "policy": policy, "setup": _setup(experiment)}
+        line |= {"configs": {"A": results[policy]}, "not_modelled": list(experiment.not_modelled)}
+        print(json.dumps(line), flush=True)
+
+
+def run_shown(experiment: Experiment, names: Sequence[str], seed: int, jobs: int) -> dict[str, dict[str, Any]]:
+    """Behind a progress bar a policy, on stderr."""
+    columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bars: dict[str, TaskID] = {}
+
+        def tell(name: str, done_s: float) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name, total=experiment.settings.horizon_s)
+            progress.update(bars[name], completed=done_s)
+
+        return run_policies(experiment, names, seed, jobs or os.cpu_count() or 1, tell)
+
+
+def guards_of(text: str) -> CostParams:
+    """`key=value` pairs. Raises `ValueError` naming what is wrong with them."""
+    pairs = [word.split("=", 1) for word in text.split(",") if word.strip()]
+    if any(len(pair) < 2 for pair in pairs):
+        raise ValueError(f"--cost wants key=value pairs, not {text!r}")
+    given = {key.strip(): value.strip() for key, value in pairs}
+    unknown = given.keys() - {field.name for field in msgspec.structs.fields(CostParams)}
+    if unknown:
+        known = ", ".join(field.name for field in msgspec.structs.fields(CostParams))
+        raise ValueError(f"--cost knows no {', '.join(sorted(unknown))}: choose from {known}")
+    return msgspec.convert(given, CostParams, strict=False)
+
+
+def names_of(policies: str) -> list[str]:
+    """In the registry's order for all, else as given."""
+    if policies.strip() == "all":
+        return list(REGISTRY)
+    names = [word.strip() for word in policies.split(",") if word.strip()]
+    for name in names:
+        if name not in REGISTRY:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(REGISTRY)}", param_hint="--policies")
+    return names
+
+
+def _title(experiment: Experiment, seed: int) -> str:
+    setup, horizon_s = _setup(experiment), experiment.settings.horizon_s
+    return f"{experiment.workload.name}: {setup['topology']} of {setup['worker']}, {horizon_s:,.0f} s, seed {seed}"
+
+
+def _setup(experiment: Experiment) -> Mapping[str, Any]:
+    cluster, settings = experiment.cluster, experiment.settings
+    topology = cluster.topology
+    pool = f"{topology.prefills}P{topology.decodes}D" if topology.disaggregated else f"{topology.unified}U"
+    role = next(iter(topology.roles().values()))
+    params = cluster.engine_params(role)
+    return {
+        "topology": pool,
+        "worker": f"{cluster.deployment.accelerators} x {cluster.accelerator.name}, {cluster.model.name}",
+        "l1_tokens": params.kv_tokens,
+        "decode_tokens": cluster.engine_params(Role.DECODE).kv_tokens if topology.disaggregated else None,
+        "l2_tokens": params.host_kv_tokens,
+        "concurrency": settings.concurrency,
+        "horizon_s": settings.horizon_s,
+        "warmup_s": settings.warmup_s,
+        "workload_cut_calls": experiment.workload.cut_calls,
+        "mfu": cluster.deployment.mfu,
+        "prior_error": settings.prior_error,
+        "queue_in_ms": settings.queue_in_ms,
+        "cost": _changed(experiment.params.cost),
+    }
+
+
+def _changed(params: CostParams) -> dict[str, Any]:
+    """Guards that are not at their defaults."""
+    defaults = msgspec.structs.asdict(CostParams())
+    return {key: value for key, value in msgspec.structs.asdict(params).items() if value != defaults[key]}
+
+
+def show(table: Table) -> None:
+    console = Console()
+    console.width = max(console.width, _TABLE_WIDTH)
+    console.print(table)
