@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvtier.page.key import PageKey
-from kvtier.store.kinds import PageKind
+from kvtier.page.kind import PageKind
 from kvtier.store.page import SsdPlace
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvtier.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.page import NOWHERE, Page
-from kvtier.store.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.slabs import SlabAllocator, class_bytes
 from kvtier.store.victims import VictimQueue
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from kvtier.page.key import PageKey, space_of
+from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.store.actions import Action
@@ -18,7 +19,6 @@ from kvtier.store.catalog import Catalog
 from kvtier.store.counters import StoreCounters
 from kvtier.store.heat import warmed
 from kvtier.store.journal import Journals
-from kvtier.store.kinds import PageKind
 from kvtier.store.leases import Leases
 from kvtier.store.page import Page
 from kvtier.store.pins import Pin, Pins

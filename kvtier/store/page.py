@@ -7,8 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from kvtier.page.key import PageKey
+from kvtier.page.kind import PageKind
 from kvtier.store.heat import NEVER
-from kvtier.store.kinds import PageKind
 
 NOWHERE = -1
 

@@ -6,8 +6,8 @@ from enum import StrEnum
 
 import msgspec
 
-from kvtier.store.policies.admission import AdmissionPolicy, AdmitAll
-from kvtier.store.policies.eviction import EvictionPolicy, Lru
+from kvtier.policies.admission import AdmissionPolicy, AdmitAll
+from kvtier.policies.eviction import EvictionPolicy, Lru
 
 MIB = 1 << 20
 

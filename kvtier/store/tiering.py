@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvtier.page.key import PageKey
+from kvtier.page.kind import PageKind
 from kvtier.page.status import Status
 from kvtier.store.actions import Action, Promote
 from kvtier.store.catalog import Catalog
 from kvtier.store.counters import StoreCounters
 from kvtier.store.dram_tier import DramTier
 from kvtier.store.heat import warmed
-from kvtier.store.kinds import PageKind
 from kvtier.store.page import Page, SsdPlace
 from kvtier.store.settings import DemoteWhen, DramSettings, SsdSettings
 from kvtier.store.slabs import SlabAllocator, class_bytes

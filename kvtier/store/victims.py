@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush, heapreplace
 
+from kvtier.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.page import Page
-from kvtier.store.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.slabs import class_bytes
 
 _Entry = tuple[Worth, int, Page]

@@ -13,7 +13,7 @@ from itertools import takewhile
 import msgspec
 
 from kvtier.page.key import PageKey
-from kvtier.store.kinds import PageKind
+from kvtier.page.kind import PageKind
 
 
 class Origin(Enum):

@@ -6,10 +6,10 @@ import pytest
 from store_model import ALICE, BOB, KIB, SPACE, digest, make_store, put, status_of
 
 from kvtier.page.key import page_key
+from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
-from kvtier.store.kinds import PageKind
-from kvtier.store.policies.eviction import Lru, SemanticClasses
+from kvtier.policies.eviction import Lru, SemanticClasses
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.store.slabs import PageTooLarge
 

@@ -15,13 +15,13 @@ from store_model import KIB, SPACE, Disk, digest
 from costmodel.values import Tier
 from kvtier.index.events import BlocksRemoved, BlocksStored
 from kvtier.page.key import PageKey, page_key
+from kvtier.page.kind import PageKind
 from kvtier.page.status import Status
+from kvtier.policies.admission import AdmissionPolicy, AdmitAll, AdmitReused
+from kvtier.policies.eviction import EvictionPolicy, LfuDecay, Lru, ReusePerByte, SemanticClasses
 from kvtier.store.actions import Action, Demotion, Keep, Promote, Reclaim
 from kvtier.store.journal import event_id
-from kvtier.store.kinds import PageKind
 from kvtier.store.node_store import NodeStore
-from kvtier.store.policies.admission import AdmissionPolicy, AdmitAll, AdmitReused
-from kvtier.store.policies.eviction import EvictionPolicy, LfuDecay, Lru, ReusePerByte, SemanticClasses
 from kvtier.store.settings import DemoteWhen, DramSettings, SsdSettings
 from kvtier.store.slabs import class_bytes
 

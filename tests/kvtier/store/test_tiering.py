@@ -5,12 +5,12 @@ from __future__ import annotations
 from store_model import BOB, KIB, SPACE, Disk, digest, make_store, perform, put, settle_all, small_ssd, status_of
 
 from kvtier.page.key import PageKey, page_key
+from kvtier.page.kind import PageKind
 from kvtier.page.status import Status
+from kvtier.policies.admission import AdmitReused
 from kvtier.store.actions import Demote, Promote, Reclaim
-from kvtier.store.kinds import PageKind
 from kvtier.store.node_store import NodeStore
 from kvtier.store.page import SsdPlace
-from kvtier.store.policies.admission import AdmitReused
 from kvtier.store.settings import DemoteWhen
 
 OK, MISS, BUSY, CORRUPT = Status.OK, Status.MISS, Status.BUSY, Status.CORRUPT
@@ -217,6 +217,7 @@ def test_a_failed_move_forgets_the_page() -> None:
     status_of(store, keys[0], 1)
     settle_all(store, disk, 1)
     reclaim = next_reclaim(store, disk, keys)
+    assert [put(store, key, 3) for key in keys[40:44]] == [OK] * 4  # it leaves DRAM
     assert status_of(store, keys[0], 3) is BUSY
     assert not [each for each in store.plan(3) if isinstance(each, Promote)]  # not from a segment that is about to go
     store.tiering.keep_failed(reclaim.keep[0].key, reclaim.segment, CORRUPT)

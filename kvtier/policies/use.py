@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from kvtier.store.kinds import PageKind
+from kvtier.page.kind import PageKind
 
 
 class PageUse(Protocol):

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from kvtier.page.key import PageKey
-from kvtier.store.policies.placement import NodeRoom, PlaceLocal, PlacementPolicy, PlaceMostFree, PlaceSpread
-from kvtier.store.policies.replication import Candidate, HotReplicas, NoReplicas
+from kvtier.policies.placement import NodeRoom, PlaceLocal, PlacementPolicy, PlaceMostFree, PlaceSpread
+from kvtier.policies.replication import Candidate, HotReplicas, NoReplicas
 
 KEY = PageKey(b"k" * 48)
 NODES = (NodeRoom("a", 10, 100), NodeRoom("b", 60, 100), NodeRoom("c", 65, 1000))

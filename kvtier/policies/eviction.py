@@ -11,7 +11,7 @@ from math import log2
 
 import msgspec
 
-from kvtier.store.policies.use import PageUse
+from kvtier.policies.use import PageUse
 
 Worth = tuple[float, float, float]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kvtier.store.policies.use import PageUse
+from kvtier.policies.use import PageUse
 
 
 class AdmitAll(msgspec.Struct, frozen=True, tag="all", tag_field="policy", forbid_unknown_fields=True):

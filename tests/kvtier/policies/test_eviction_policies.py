@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given
 
+from kvtier.page.kind import PageKind
+from kvtier.policies.admission import AdmitAll, AdmitNone, AdmitReused
+from kvtier.policies.eviction import EvictionPolicy, LfuDecay, Lru, ReusePerByte, SemanticClasses
 from kvtier.store.heat import NEVER, hits_at, warmed
-from kvtier.store.kinds import PageKind
-from kvtier.store.policies.admission import AdmitAll, AdmitNone, AdmitReused
-from kvtier.store.policies.eviction import EvictionPolicy, LfuDecay, Lru, ReusePerByte, SemanticClasses
 
 HALF_LIFE_MS = 1000.0
 
