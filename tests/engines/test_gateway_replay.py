@@ -81,8 +81,11 @@ async def test_text_sessions_of_agents_keep_their_thread_and_hit_their_cache(gat
         assert len({entry.thread for entry in played}) == 1
     async with httpx.AsyncClient(base_url=gateway, trust_env=False) as client:
         decisions = (await client.get("/admin/decisions", params={"limit": len(played)})).json()["decisions"]
-    for before, after in pairwise(decision["actual"] for decision in decisions):
-        assert after["cached_tokens"] >= before["prompt_tokens"] - 2 * PAGE, "all of the prompt before but its open end"
+    stayed = [(before, after) for before, after in pairwise(decisions) if before["worker"] == after["worker"]]
+    for before, after in stayed:  # a turn may move, when another worker is predicted to be done first
+        held, found = before["actual"]["prompt_tokens"], after["actual"]["cached_tokens"]
+        assert found >= held - 2 * PAGE, "all of the prompt before but its open end"
+    assert stayed or len(decisions) < 3
 
 
 async def test_a_prompt_served_twice_reports_cached_tokens(gateway: str) -> None:
@@ -101,18 +104,28 @@ async def test_killing_a_prefill_worker_in_mid_request_loses_nothing(gateway: st
             for i in range(6)
         ]
         calls = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for body in bodies]
-        await until_busy(client, "p0")
-        await pd_pool.prefills[0].process.kill()
+        victim, other = await busy_prefill(client)
+        await pd_pool.prefills[victim].process.kill()
         replies = await asyncio.gather(*calls)
         assert [reply.status_code for reply in replies] == [200] * len(bodies), [reply.text for reply in replies]
-        assert any(reply.headers["x-loadback-worker"].startswith("p1") for reply in replies)
-        await pd_pool.prefills[0].restart()
-        await until_state(client, "p0", "ready")
+        assert any(reply.headers["x-loadback-worker"].startswith(f"p{other}") for reply in replies)
+        await pd_pool.prefills[victim].restart()
+        await until_state(client, f"p{victim}", "ready")
         assert (await client.post("/v1/chat/completions", json=bodies[0])).status_code == 200
 
 
-async def until_busy(client: httpx.AsyncClient, worker_id: str) -> None:
-    await until(client, 60, lambda worker: worker["id"] == worker_id and worker["inflight"] > 0)
+async def busy_prefill(client: httpx.AsyncClient) -> tuple[int, int]:
+    """The number of a prefill worker with a turn in flight, and the other's."""
+    found: list[str] = []
+
+    def busy(worker: dict[str, Any]) -> bool:
+        if worker["role"] == "prefill" and worker["inflight"] > 0:
+            found.append(worker["id"])
+        return bool(found)
+
+    await until(client, 60, busy)
+    victim = int(found[0].removeprefix("p"))
+    return victim, 1 - victim
 
 
 async def until_state(client: httpx.AsyncClient, worker_id: str, state: str) -> None:
