@@ -79,15 +79,17 @@ class VllmProfile:
         return None
 
     def _variables(self, body: Mapping[str, Any]) -> JsonObject:
-        asked: JsonObject = dict(body.get("chat_template_kwargs") or {})
+        sent: JsonObject = body.get("chat_template_kwargs") or {}
+        asked = dict(sent)
         if refused := asked.keys() & {"chat_template", "tokenize"}:
             raise TemplateRefusal(f"Found unexpected chat template kwargs from request: {refused}")
         for taken in ("add_generation_prompt", "continue_final_message", "return_dict", "tools"):
             asked.pop(taken, None)
+        asked = {name: value for name, value in asked.items() if value not in _UNSET}
         if self._tokenize_endpoint:
             return asked
         own = {"documents": body.get("documents"), "reasoning_effort": body.get("reasoning_effort")}
-        if own["reasoning_effort"] is not None and "enable_thinking" not in asked:
+        if own["reasoning_effort"] is not None and "enable_thinking" not in sent:
             own["enable_thinking"] = own["reasoning_effort"] != "none"
         return asked | {name: value for name, value in own.items() if value not in _UNSET}
 

@@ -24,14 +24,16 @@ WORDS = (
 )  # fmt: skip
 
 
-def recorded(*paths: str) -> list[Json]:
-    """Bodies of all recordings that went to one of these paths, whole."""
+def recorded(path: str) -> list[list[Json]]:
+    """Of each recording the bodies that went to this path, whole and in order."""
     found = []
     for file in sorted((DATA / "clis").glob("*.jsonl.gz")):
-        for line in gzip.decompress(file.read_bytes()).decode().splitlines():
-            request = json.loads(line)
-            if request["path"].split("?")[0] in paths and request["body"]:
-                found.append({**json.loads(request["body"]), "model": MODEL})
+        requests = map(json.loads, gzip.decompress(file.read_bytes()).decode().splitlines())
+        bodies = [
+            {**json.loads(request["body"]), "model": MODEL} for request in requests if request["path"].split("?")[0] == path
+        ]
+        if bodies:
+            found.append(bodies)
     return found
 
 
@@ -49,6 +51,16 @@ def agent_sessions() -> list[list[Json]]:
 def random_bodies(seed: int, count: int) -> Iterator[Json]:
     for number in range(count):
         yield random_body(random.Random(f"{seed}/{number}"))
+
+
+def cornered_bodies(seed: int, count: int) -> Iterator[Json]:
+    """Random bodies with what clients seldom send, some of them refused."""
+    for number in range(count):
+        rng = random.Random(f"corners/{seed}/{number}")
+        body = random_body(rng)
+        for _ in range(rng.randint(1, 3)):
+            rng.choice(_CORNERS)(rng, body)
+        yield body
 
 
 def random_body(rng: random.Random) -> Json:
@@ -130,3 +142,87 @@ def _tool(rng: random.Random, number: int) -> Json:
     if rng.random() < 0.1:
         tool["defer_loading"] = True
     return tool
+
+
+def _ends_with_assistant(rng: random.Random, body: Json) -> None:
+    body["messages"].append({"role": "assistant", "content": rng.choice([text(rng), "plain end", "end with space  "])})
+    if rng.random() < 0.6:
+        body["continue_final_message"] = True
+        if rng.random() < 0.8:
+            body["add_generation_prompt"] = False
+
+
+def _no_generation_prompt(rng: random.Random, body: Json) -> None:
+    body["add_generation_prompt"] = False
+
+
+def _odd_parts(rng: random.Random, body: Json) -> None:
+    message = rng.choice(body["messages"])
+    parts = [
+        {"type": "text", "text": text(rng), "extra": 1},
+        {"type": "text", "text": ""},
+        {"type": "tool_reference", "name": "tool0"},
+    ]
+    if message["role"] == "assistant":
+        parts += [{"type": "thinking", "thinking": text(rng)}]
+    message["content"] = rng.sample(parts, rng.randint(1, len(parts)))
+
+
+def _odd_arguments(rng: random.Random, body: Json) -> None:
+    for message in body["messages"]:
+        for call in message.get("tool_calls") or []:
+            call["function"]["arguments"] = rng.choice(
+                ["{", "[1]", "", '{"a": 123456789012345678901234567890}', '{"a": 1, "a": 2}', '{"n": 1E2}', '{"a": -0}']
+            )
+            if rng.random() < 0.3:
+                call["function"]["unknown"] = rng.choice([None, 1, "x"])
+
+
+def _names(rng: random.Random, body: Json) -> None:
+    for message in body["messages"]:
+        if rng.random() < 0.5:
+            message["name"] = rng.choice(["bob", "Ünï", ""])
+
+
+def _odd_schema(rng: random.Random, body: Json) -> None:
+    for tool in body.get("tools") or []:
+        kinds = ["varchar", "int32", "list[str]", "dict", "VARCHAR(25)", "unknown", ["int", "integer", "null"]]
+        inner = {"anyOf": [{"type": "uuid"}, {"type": "number"}], "items": {"type": "datetime"}}
+        tool["function"]["parameters"] = {"type": "object", "properties": {"a": {"type": rng.choice(kinds)}, "b": inner}}
+
+
+def _reasoning(rng: random.Random, body: Json) -> None:
+    body["reasoning"] = rng.choice([{"effort": "high"}, {"enabled": True}, {"enabled": "no"}, {"effort": 0.5}, {}])
+    for message in body["messages"]:
+        if message["role"] == "assistant" and rng.random() < 0.5:
+            message["reasoning"] = text(rng)
+
+
+def _efforts(rng: random.Random, body: Json) -> None:
+    body["chat_template_kwargs"] = {"reasoning_effort": rng.choice(["low", None]), "thinking": True}
+    if rng.random() < 0.5:
+        body["reasoning_effort"] = "medium"
+
+
+def _developers(rng: random.Random, body: Json) -> None:
+    place = rng.randint(0, len(body["messages"]))
+    body["messages"].insert(place, {"role": rng.choice(["developer", "system"]), "content": _content(rng)})
+
+
+def _billing(rng: random.Random, body: Json) -> None:
+    line = "x-anthropic-billing-header: cch=1"
+    parts = [{"type": "text", "text": rng.choice([line, line + "\nrest"])}, {"type": "text", "text": "rules"}]
+    body["messages"].insert(0, {"role": "system", "content": rng.choice([parts, line + "\nrules"])})
+
+
+def _empty(rng: random.Random, body: Json) -> None:
+    body["tools"] = []
+    for message in body["messages"]:
+        if message["role"] == "assistant":
+            message["tool_calls"] = rng.choice([[], None]) if "tool_calls" not in message else message["tool_calls"]
+
+
+_CORNERS = (
+    _ends_with_assistant, _no_generation_prompt, _odd_parts, _odd_arguments, _names, _odd_schema, _reasoning, _efforts,
+    _developers, _billing, _empty,
+)  # fmt: skip

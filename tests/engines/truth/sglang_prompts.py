@@ -1,12 +1,14 @@
-"""Runs in SGLang's own environment: the token ids that its serving code makes of chat bodies, without a server or a model.
+"""Runs in SGLang's own environment: the token ids that its serving code makes of request bodies, without a server or a model.
 
-Usage: python sglang_prompts.py MODEL_DIR < bodies.jsonl > ids.jsonl. Each line in is one request as
-`{"path": "/v1/chat/completions", "body": {...}}`; each line out is `{"ids": [...]}` or `{"error": "..."}`.
+Usage: python sglang_prompts.py < requests.jsonl > ids.jsonl. A line in is `{"model_dir": ..., "path": ..., "body": {...}}`, of
+chat completions, responses or messages; a line out is `{"ids": [...]}` or `{"error": "..."}`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shlex
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -14,27 +16,21 @@ from typing import Any
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from sglang.srt.entrypoints.anthropic.serving import AnthropicServing
-from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
-from sglang.srt.entrypoints.openai.serving_chat import OpenAIServingChat
+from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, ResponsesRequest
+from sglang.srt.entrypoints.openai.serving_responses import OpenAIServingResponses
 from sglang.srt.parser.template_manager import TemplateManager
 from sglang.srt.runtime_context import publish
 from sglang.srt.server_args import prepare_server_args
 from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
-FLAGS = [
-    "--device",
-    "cpu",
-    "--attention-backend",
-    "torch_native",
-    "--sampling-backend",
-    "pytorch",
-    "--tool-call-parser",
-    "qwen25",
-]
+FLAGS = shlex.split(
+    "--device cpu --attention-backend torch_native --sampling-backend pytorch --tool-call-parser qwen25"
+    " --reasoning-parser qwen3 --served-model-name tiny-agent"
+)
 
 
-def serving(model_dir: str) -> OpenAIServingChat:
-    args = prepare_server_args(["--model-path", model_dir, "--served-model-name", "tiny-agent", *FLAGS])
+def serving(model_dir: str) -> OpenAIServingResponses:
+    args = prepare_server_args(["--model-path", model_dir, *FLAGS])
     publish(args, role="test")
     manager: Any = SimpleNamespace(
         server_args=args,
@@ -47,10 +43,14 @@ def serving(model_dir: str) -> OpenAIServingChat:
     )
     templates = TemplateManager()
     templates.initialize_templates(manager, model_dir)
-    return OpenAIServingChat(manager, templates)
+    return OpenAIServingResponses(manager, templates)  # which is a chat's, too
 
 
-def prompt_ids(chat: OpenAIServingChat, path: str, body: dict[str, Any]) -> list[int]:
+def prompt_ids(chat: OpenAIServingResponses, path: str, body: dict[str, Any]) -> list[int]:
+    if path == "/v1/responses":
+        asked = ResponsesRequest(**body)
+        _, _, (prompt,), _ = asyncio.run(chat._make_request(asked, None, chat.tokenizer_manager.tokenizer))
+        return list(prompt)
     if path == "/v1/chat/completions":
         request = ChatCompletionRequest(**body)
     else:
@@ -62,9 +62,12 @@ def prompt_ids(chat: OpenAIServingChat, path: str, body: dict[str, Any]) -> list
 
 
 def main() -> None:
-    chat = serving(sys.argv[1])
+    servings: dict[str, OpenAIServingResponses] = {}
     for line in sys.stdin:
         asked = json.loads(line)
+        chat = servings.get(asked["model_dir"])
+        if chat is None:
+            chat = servings[asked["model_dir"]] = serving(asked["model_dir"])
         try:
             answer: dict[str, Any] = {"ids": prompt_ids(chat, asked["path"], asked["body"])}
         except Exception as error:  # noqa: BLE001  # whatever the engine's code raises is the answer

@@ -1,7 +1,7 @@
 """Runs in vLLM's own environment: the token ids that its rendering code makes of chat bodies, without a server or a model.
 
-Usage: python vllm_prompts.py MODEL_DIR < bodies.jsonl > ids.jsonl. Each line in is one request as
-`{"path": "/v1/chat/completions" or "/tokenize", "body": {...}}`; each line out is `{"ids": [...]}` or `{"error": "..."}`.
+Usage: python vllm_prompts.py < requests.jsonl > ids.jsonl. A line in is `{"model_dir": ..., "path": "/v1/chat/completions" or
+"/tokenize", "body": {...}}`; a line out is `{"ids": [...]}` or `{"error": "..."}`.
 """
 
 from __future__ import annotations
@@ -60,9 +60,12 @@ async def prompt_ids(online: OnlineRenderer, path: str, body: dict[str, Any]) ->
 
 
 async def main() -> None:
-    online = renderer(sys.argv[1])
+    renderers: dict[str, OnlineRenderer] = {}
     for line in sys.stdin:
         asked = json.loads(line)
+        online = renderers.get(asked["model_dir"])
+        if online is None:
+            online = renderers[asked["model_dir"]] = renderer(asked["model_dir"])
         try:
             answer: dict[str, Any] = {"ids": await prompt_ids(online, asked["path"], asked["body"])}
         except Exception as error:  # noqa: BLE001  # whatever the engine's code raises is the answer
