@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 
 _FORGETTING = 0.98
-_NOISE = 0.25  # expected relative error of one observation
+_NOISE = 0.1  # expected relative error of one observation
 _PRIOR_SPREAD = 2.0  # the prior may be off by a few times itself
 _CLIP = 2.0  # residual of one observation, relative to the prediction
 _FLOOR = 1e-9
-_LEAST_INTERCEPT = 0.05  # of the smallest recent y, and
-_LEAST_SLOPE = 0.01  # of a typical y over a typical x: noise must not fit either coefficient away
+_LEAST_INTERCEPT = 0.02  # of the smallest recent y, and
+_LEAST_SLOPE = 0.001  # of a typical y over a typical x: noise must not fit either coefficient away
 _MEAN_WEIGHT = 0.05
 _CEILING = 1e15  # beyond any time in ms or count of tokens: not a measurement
 
