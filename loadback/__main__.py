@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from bench.deltatok.cli import deltatok
 from bench.overhead.cli import overhead
 from bench.simulate.cli import sim_commands
 from bench.swarm.cli import swarm
@@ -50,7 +51,7 @@ def build() -> typer.Typer:
 def bench_commands() -> typer.Typer:
     """Experiments register here; each takes --json and then prints one JSON object as its last line."""
     bench = typer.Typer(help="Experiments: loads and measurements.", no_args_is_help=True, rich_markup_mode="rich")
-    for experiment in (overhead, swarm):
+    for experiment in (overhead, swarm, deltatok):
         bench.command()(experiment)
     return bench
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+import xxhash
 from msgspec import UNSET, Raw, UnsetType
 
 from engine_adapters.prompt.body_prefix import SPAN_WORDS, BodyPrefix
@@ -100,10 +101,11 @@ class ChatBody(msgspec.Struct, frozen=True):
 
 def read_body(text: bytes, before: BodyPrefix | None, hasher: Hasher) -> ChatBody:
     """Raises ValueError for what is no chat body."""
+    running = hasher.running()
     if before is not None and len(text) >= before.length:
-        view = memoryview(text)
-        if hasher.key(view[: before.length]) == before.digest:
-            body = _read_rest(text, before, hasher)
+        running.update(memoryview(text)[: before.length])
+        if running.digest() == before.digest:
+            body = _read_rest(text, before, running)
             if body is not None:
                 return body
     return _read_whole(text, hasher)
@@ -117,8 +119,9 @@ def body_of(chat: Mapping[str, Any]) -> bytes:
         raise ValueError(f"the chat cannot be written as JSON: {error}") from error
 
 
-def _read_rest(text: bytes, before: BodyPrefix, hasher: Hasher) -> ChatBody | None:
-    """Only what follows the known beginning; None where another list of messages follows, which then is the one that counts."""
+def _read_rest(text: bytes, before: BodyPrefix, running: xxhash.xxh3_128) -> ChatBody | None:
+    """Only what follows the known beginning; None where another list of messages follows, which then is the one that counts.
+    `running` has taken the beginning."""
     opening = before.list_start + 1
     try:
         members = _DECODER.decode(b"".join((memoryview(text)[:opening], _NULL, memoryview(text)[before.length :])))
@@ -130,7 +133,9 @@ def _read_rest(text: bytes, before: BodyPrefix, hasher: Hasher) -> ChatBody | No
     spans = _spans_of(text, before.length, found[1:])
     if spans is None:
         return None
-    return _body(text, members, before.list_start, before.spans.appended(spans), len(before.spans), hasher)
+    rows = before.spans.appended(spans)
+    running.update(memoryview(text)[before.length : _end(rows)])
+    return _body(text, members, BodyPrefix(_end(rows), running.digest(), before.list_start, rows), len(before.spans))
 
 
 def _read_whole(text: bytes, hasher: Hasher) -> ChatBody:
@@ -144,15 +149,18 @@ def _read_whole(text: bytes, hasher: Hasher) -> ChatBody:
         spans = _spans_of(text, opening.end(), members.messages)
         if spans is not None and _is_the_list(text, opening.end() - 1, spans[-1]):
             rows = Rope("I", SPAN_WORDS).appended(spans)
-            return _body(text, members, opening.end() - 1, rows, 0, hasher)
+            digest = hasher.key(memoryview(text)[: _end(rows)])
+            return _body(text, members, BodyPrefix(_end(rows), digest, opening.end() - 1, rows), 0)
     raise ValueError("messages cannot be found in the body: is its name written with escapes?")
 
 
-def _body(text: bytes, members: _Members, list_start: int, spans: Rope, same: int, hasher: Hasher) -> ChatBody:
-    end = spans.number(len(spans) - 1, 1)
-    prefix = BodyPrefix(end, hasher.key(memoryview(text)[:end]), list_start, spans)
+def _body(text: bytes, members: _Members, prefix: BodyPrefix, same: int) -> ChatBody:
     found = ((name, getattr(members, name)) for name in _NAMES)
     return ChatBody(text, tuple((name, bytes(raw)) for name, raw in found if raw is not UNSET), prefix, same)
+
+
+def _end(spans: Rope) -> int:
+    return spans.number(len(spans) - 1, 1)
 
 
 def _spans_of(text: bytes, offset: int, messages: list[Raw]) -> array[int] | None:

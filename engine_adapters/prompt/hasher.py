@@ -15,5 +15,9 @@ class Hasher(msgspec.Struct, frozen=True):
         """Raises ValueError for lone surrogates."""
         return xxhash.xxh3_64_intdigest(text.encode(), self.seed)
 
+    def running(self) -> xxhash.xxh3_128:
+        """Takes bytes piece by piece; its digest is that of `key`."""
+        return xxhash.xxh3_128(seed=self.seed)
+
     def key(self, data: bytes | memoryview) -> bytes:
         return xxhash.xxh3_128_digest(data, self.seed)
