@@ -30,6 +30,7 @@ from engine_adapters.prompt.rendering import (
     Rendered,
     continues_in_text,
     conversation,
+    read_settings,
     render,
     render_conversation,
 )
@@ -134,7 +135,7 @@ class PromptModel:
         head = chat.head_key(self._hasher)
         settings = self._settings.get(head)
         if settings is None:
-            settings = self.profile.settings(chat.members())
+            settings = read_settings(self.template, self.profile, chat.members())
             self._settings.put(head, settings)
         return head, settings
 

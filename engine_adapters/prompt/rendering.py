@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from engine_adapters.prompt.profile import Closing, JsonObject, PromptProfile, Settings
-from engine_adapters.prompt.template import PromptTemplate, TemplateRefusal
+from engine_adapters.prompt.template import PromptTemplate, TemplateRefusal, sorted_deeply
 
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 
@@ -34,7 +34,17 @@ def render(template: PromptTemplate, profile: PromptProfile, body: Mapping[str, 
     """A parsed chat body. Raises ValueError (TemplateRefusal among them) where the engine answers 400."""
     form = profile.content_format(template)
     shaped = [profile.message(message, form) for message in body["messages"]]
-    return render_conversation(template, profile, conversation(template, profile, shaped, profile.settings(body)))
+    return render_conversation(
+        template, profile, conversation(template, profile, shaped, read_settings(template, profile, body))
+    )
+
+
+def read_settings(template: PromptTemplate, profile: PromptProfile, body: Mapping[str, Any]) -> Settings:
+    """All of a body but its messages, as the template gets it."""
+    settings = profile.settings(body)
+    if template.sorts_tools and settings.tools:
+        return msgspec.structs.replace(settings, tools=sorted_deeply(settings.tools))
+    return settings
 
 
 def conversation(

@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 
-CHUNK_BYTES = 200
+CHUNK_BYTES = 400
 """What a chunk costs beside its rows, measured: the object, its array's header, its places in tuples."""
 
 

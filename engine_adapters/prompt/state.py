@@ -16,7 +16,7 @@ from engine_adapters.prompt.loop_run import LoopTrace
 from engine_adapters.prompt.rope import Chunk, Rope
 from kvtier.hashing.chain import BlockChain
 
-STATE_BYTES = 1200
+STATE_BYTES = 2500
 """What a state costs beside its chunks, measured: the record, its ropes and their tuples."""
 
 KEY_WORDS = 4

@@ -29,13 +29,15 @@ class TemplateRefusal(ValueError):
 
 
 class PromptTemplate:
-    """One compiled template. `now` feeds `strftime_now`, which some templates use for today's date."""
+    """One compiled template. `now` feeds `strftime_now`, which some templates use for today's date. `sorts_tools`: the model's
+    own code sorts the keys of tools before it renders them, as Kimi's does."""
 
     def __init__(
         self, source: str, special_tokens: Mapping[str, str] | None = None, now: Callable[[], datetime] | None = None
     ) -> None:
         self.source = source
         self.special_tokens = dict(special_tokens or {})
+        self.sorts_tools = False
         self.now = now or datetime.now
         self._environment = new_environment(self.now)
         self._template = self._environment.from_string(source)
@@ -44,13 +46,16 @@ class PromptTemplate:
 
     @classmethod
     def from_folder(cls, folder: Path) -> PromptTemplate:
-        """Read `chat_template.jinja` or the template inside `tokenizer_config.json`. ValueError when there is neither."""
+        """Read `chat_template.jinja` or the template inside `tokenizer_config.json`. ValueError when there is neither, or when
+        the model's own code gives its template what is not known here."""
         config_path = folder / "tokenizer_config.json"
         config = json.loads(config_path.read_text(encoding="utf-8")) if config_path.exists() else {}
         source = _source(folder, config)
         if source is None:
             raise ValueError(f"{folder} has no chat template (chat_template.jinja or one in tokenizer_config.json)")
-        return cls(source, special_tokens_of(config))
+        template = cls(source, special_tokens_of(config))
+        template.sorts_tools = _sorts_tools(folder)
+        return template
 
     def render(
         self,
@@ -92,6 +97,24 @@ class PromptTemplate:
 def parse_template(source: str) -> jinja2.nodes.Template:
     """Raises jinja2.TemplateError."""
     return new_environment(datetime.now).parse(source)
+
+
+def _sorts_tools(folder: Path) -> bool:
+    """Looks into Kimi's tokenizer code, which is never run."""
+    file = folder / "tokenization_kimi.py"
+    code = file.read_text(encoding="utf-8") if file.exists() else ""
+    if "encode_tools_to_typescript_style" in code:
+        raise ValueError(f"{file} writes tools as TypeScript, which is not known here: leave prompt.model_dir out")
+    return "deep_sort_dict(tools)" in code
+
+
+def sorted_deeply(value: Any) -> Any:
+    """The same JSON with the keys of every object in order."""
+    if isinstance(value, dict):
+        return {key: sorted_deeply(item) for key, item in sorted(value.items())}
+    if isinstance(value, list):
+        return [sorted_deeply(item) for item in value]
+    return value
 
 
 def _source(folder: Path, config: Mapping[str, Any]) -> str | None:
