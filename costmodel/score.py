@@ -54,13 +54,15 @@ def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams
     if fleet.disaggregated and load.kv_tokens_capacity:  # a unified worker's KV pressure is its decode side's
         needed = turn.prompt_tokens - _l1_tokens(prefill)
         pressure = prefill_pressure_ms(load, rates, needed, params.kv_pressure_fraction)
-    computing = (1 + params.displacement_weight) * cut.compute_ms
+    computing = (1 + params.displacement_weight * fleet.reuse_share) * cut.compute_ms
     return PrefillScore(queue + cut.exposed_ms + computing + pressure, queue, pressure, cut)
 
 
 def score_decode(turn: Turn, decode: Decode, fleet: Fleet, params: CostParams) -> DecodeScore:
     """Transfer of what is missing, wait for a slot, the expected output, and pressure on KV space."""
     load = decode.load
+    if decode.inflight_tokens > load.kv_tokens_used:  # turns sent since the last report will need room as well
+        load = msgspec.structs.replace(load, kv_tokens_used=decode.inflight_tokens)
     output = turn.expected_output_tokens
     transfer = transfer_ms(decode, turn.prompt_tokens, fleet.kv_bytes_per_token) if fleet.disaggregated else 0.0
     decoding = decode_ms(load, decode.rates, output)

@@ -104,11 +104,15 @@ def prefill_pressure_ms(load: Load, rates: PrefillRates, needed_tokens: int, fra
 
 
 def decode_pressure_ms(load: Load, rates: DecodeRates, needed_tokens: int, output_tokens: int, fraction: float) -> float:
-    """A full decode worker frees all it holds within one reply's lifetime, so the overflow frees in its share of that."""
+    """A full decode worker frees all it holds within one reply's lifetime, so the overflow frees in its share of that.
+
+    What is used may exceed the capacity: turns that wait for room count.
+    """
     overflow = overflow_tokens(load, needed_tokens, fraction)
     if overflow <= 0:
         return 0.0
-    return overflow / max(load.kv_tokens_used, needed_tokens, 1) * output_tokens * itl_ms(load, rates)
+    held = min(max(load.kv_tokens_used, needed_tokens, 1), load.kv_tokens_capacity)
+    return overflow / held * output_tokens * itl_ms(load, rates)
 
 
 def live_probability(age_ms: float, half_life_ms: float) -> float:

@@ -135,6 +135,7 @@ class Fleet(msgspec.Struct, frozen=True):
     decodes: tuple[Decode, ...]
     kv_bytes_per_token: float
     disaggregated: bool
+    reuse_share: float = 1.0  # of prompt tokens that lately came from cache: how likely evicted KV would have been used again
 
 
 class Terms(msgspec.Struct, frozen=True):

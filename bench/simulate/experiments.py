@@ -34,6 +34,7 @@ class Choice(msgspec.Struct, frozen=True):
     path: Path | None = None
     cost: CostParams = CostParams()
     queue_in_ms: bool = False
+    learn_alone: bool = False
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -78,6 +79,7 @@ def weka_experiment(choice: Choice, seed: int, concurrency: int) -> Experiment:
         concurrency=choice.concurrency or concurrency,
         drain_share=choice.drain_share or 0.0,
         queue_in_ms=choice.queue_in_ms,
+        learn_alone=choice.learn_alone,
     )
     return Experiment("weka", workload, cluster, settings, PolicyParams(choice.cost))
 
@@ -92,6 +94,7 @@ def mooncake_experiment(choice: Choice, seed: int, kind: str) -> Experiment:
         warmup_s=120,
         drain_share=choice.drain_share or 0.0,
         queue_in_ms=choice.queue_in_ms,
+        learn_alone=choice.learn_alone,
     )
     return Experiment("mooncake", workload, cluster, settings, PolicyParams(choice.cost))
 
@@ -105,6 +108,7 @@ def fork_experiment(choice: Choice, seed: int) -> Experiment:
         concurrency=choice.concurrency or 2,
         drain_share=choice.drain_share or 0.0,
         queue_in_ms=choice.queue_in_ms,
+        learn_alone=choice.learn_alone,
     )
     return Experiment("fork", workload, cluster, settings, PolicyParams(choice.cost))
 

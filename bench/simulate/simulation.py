@@ -45,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True):
     load_lag_ms: float = 10.0
     prior_error: float = 0.3
     queue_in_ms: bool = False  # the gateway books work in predicted ms; production books tokens
+    learn_alone: bool = False  # it learns prefill rates only from turns that nothing was ahead of; production from most
     resume_gap_s: float = 60.0
 
 
@@ -91,7 +92,14 @@ class Simulation:
         self._policy = policy
         self._rng = random.Random(f"{seed} policy")
         l2 = any(each.host_kv_tokens for each in params.values())
-        self._view = View(roles, belief, page_tokens=workload.page_tokens, l2=l2, queue_in_ms=settings.queue_in_ms)
+        self._view = View(
+            roles,
+            belief,
+            page_tokens=workload.page_tokens,
+            l2=l2,
+            queue_in_ms=settings.queue_in_ms,
+            learn_alone=settings.learn_alone,
+        )
         listener = Listener(self._prefilled, self._first_token, self._finished, self._published)
         self._engines = EnginePool(params, self._agenda, listener)
         until_ms = settings.horizon_s * 1000

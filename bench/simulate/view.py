@@ -26,6 +26,7 @@ _INDEX_ENTRIES = 4_000_000
 _ROUTED_STRIDE = 8  # of a routed prompt's pages every eighth is remembered: prefixes are known to that grain
 _NOTHING = Residency()
 _QUEUE_SHARE = 0.2  # of TTFT: a turn that queued longer tells more of the queue's prediction than of prefill
+_REUSE_TOKENS = 10_000_000  # the reuse share is a mean over about so many prompt tokens
 _MIN_DECODE_TOKENS = 8  # fewer say little about the time between tokens
 
 
@@ -38,6 +39,7 @@ class Sent(msgspec.Struct):
     sent_ms: float
     first_ms: float = 0.0
     cached: Cached = Cached()
+    alone: bool = False  # nothing was ahead of it: no prefill in flight there, no turn waiting for decode room
 
 
 class Worker:
@@ -55,12 +57,18 @@ class Worker:
 
 class View:
     """`l2`: the workers have a host tier. `queue_in_ms`: work ahead is known as predicted by turn, not in tokens alone.
-
-    All times are passed in.
+    `learn_alone`: prefill rates are learned from turns that nothing was ahead of. All times are passed in.
     """
 
     def __init__(
-        self, roles: Mapping[WorkerKey, Role], belief: HardwarePrior, *, page_tokens: int, l2: bool, queue_in_ms: bool
+        self,
+        roles: Mapping[WorkerKey, Role],
+        belief: HardwarePrior,
+        *,
+        page_tokens: int,
+        l2: bool,
+        queue_in_ms: bool = False,
+        learn_alone: bool = False,
     ) -> None:
         pool_rates = Rates(belief.prefill, belief.decode)
         self.workers = {key: Worker(role, belief, pool_rates) for key, role in roles.items()}
@@ -68,6 +76,8 @@ class View:
         self._belief = belief
         self._page_tokens = page_tokens
         self._queue_in_ms = queue_in_ms
+        self._learn_alone = learn_alone
+        self._reuse_share = 1.0
         self._restore = {Tier.L2: belief.host} if l2 else {}
         self._blocks = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
         self._routed = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
@@ -125,11 +135,14 @@ class View:
             if worker.role is not Role.PREFILL:
                 link, rates = worker.transfer.link, worker.rates.decode(now_ms)
                 decodes.append(Decode(key, load, rates, link, held.tokens, turns, worker.decode_tokens))
-        return Fleet(tuple(prefills), tuple(decodes), self._belief.kv_bytes_per_token, self.disaggregated)
+        kv_bytes = self._belief.kv_bytes_per_token
+        return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, self._reuse_share)
 
     def placed(self, sent: Sent, pages: Sequence[int]) -> None:
         """Book a turn before anything is sent, so that the next decision sees it."""
         prefill, decode = self._legs(sent)
+        report = decode.ledger.report
+        sent.alone = prefill.ledger.inflight == 0 and (report is None or report.waiting_requests == 0)
         uncached = max(0, sent.prompt_tokens - sent.chosen.cut_tokens)
         prefill.ledger.book_prefill(sent.turn, uncached, sent.sent_ms)
         decode.ledger.book_decode(sent.turn, sent.prompt_tokens)
@@ -156,7 +169,9 @@ class View:
         decode.ledger.settle_decode(sent.turn)
         decode.decode_tokens -= sent.prompt_tokens
         ttft_ms, terms, cached = sent.first_ms - sent.sent_ms, sent.chosen.terms, sent.cached.tokens
-        if terms.queue_ms <= ttft_ms * _QUEUE_SHARE:
+        weight = min(1.0, sent.prompt_tokens / _REUSE_TOKENS)
+        self._reuse_share += weight * (cached / sent.prompt_tokens - self._reuse_share)
+        if sent.alone if self._learn_alone else terms.queue_ms <= ttft_ms * _QUEUE_SHARE:
             prefill_ms = max(0.0, ttft_ms - terms.queue_ms - terms.transfer_ms - terms.exposed_ms)
             prefill.rates.observe_prefill(sent.prompt_tokens - cached, prefill_ms, cached, now_ms)
         if output_tokens >= _MIN_DECODE_TOKENS:

@@ -52,7 +52,7 @@ class CostPolicy:
         params = self._params
         lefts = [score_prefill(turn, prefill, fleet, params) for prefill in fleet.prefills]
         rights = [score_decode(turn, decode, fleet, params) for decode in fleet.decodes]
-        costs = self._costs(turn, fleet.prefills, lefts)
+        costs = self._costs(turn, fleet.prefills, lefts, fleet.reuse_share)
         i = self._choose(costs, fleet.prefills, turn.prefill_before, _is_cold(turn, lefts), rng)
         j = self._choose([right.cost_ms for right in rights], fleet.decodes, turn.decode_before, False, rng)
         return join(fleet.prefills[i], lefts[i], fleet.decodes[j], rights[j])
@@ -63,17 +63,20 @@ class CostPolicy:
         decodes = [decode_side(prefill, i, fleet) for i, prefill in enumerate(prefills)]
         lefts = [score_prefill(turn, prefill, fleet, params) for prefill in prefills]
         rights = [score_decode(turn, decode, fleet, params) for decode in decodes]
-        costs = [left + right.cost_ms for left, right in zip(self._costs(turn, prefills, lefts), rights, strict=True)]
+        costs = [
+            left + right.cost_ms
+            for left, right in zip(self._costs(turn, prefills, lefts, fleet.reuse_share), rights, strict=True)
+        ]
         i = self._choose(costs, prefills, turn.prefill_before, _is_cold(turn, lefts), rng)
         return join(prefills[i], lefts[i], decodes[i], rights[i])
 
-    def _costs(self, turn: Turn, prefills: Sequence[Prefill], lefts: Sequence[PrefillScore]) -> list[float]:
+    def _costs(self, turn: Turn, prefills: Sequence[Prefill], lefts: Sequence[PrefillScore], reuse_share: float) -> list[float]:
         """What each prefill counts for a choice: its cost, less what a new thread's common prefix would save if it were held.
 
         Every worker is treated as if it held that prefix. Otherwise the first worker to see a system prompt gets every session
         that begins with it. The price is that each worker computes that prefix once.
         """
-        discount = self._params.common_prefix_discount * (1 + self._params.displacement_weight)
+        discount = self._params.common_prefix_discount * (1 + self._params.displacement_weight * reuse_share)
         if not discount or not turn.shared_tokens or turn.prefill_before is not None:
             return [left.cost_ms for left in lefts]
         as_if = min(turn.shared_tokens, turn.prompt_tokens - 1)

@@ -239,3 +239,33 @@ def test_displacement_makes_a_holder_worth_a_longer_queue() -> None:
     # Twice the compute: 60 + 250 against 420 ms; what is predicted stays what it was.
     assert decide(1.0).prefill.worker_id == "p0"
     assert decide(1.0).terms.ttft_ms == pytest.approx(250 + 30 + 1 + 10)
+
+
+def test_displacement_counts_only_as_far_as_kv_is_used_again() -> None:
+    holder = Prefill(WorkerKey("p0"), Residency((Run(0, 9_000, Tier.L1),)), Load(queued_ms=250.0), PrefillRates(10.0, 0.02), {})
+    idle = Prefill(WorkerKey("p1"), Residency(), Load(), PrefillRates(10.0, 0.02), {})
+    decode = Decode(WorkerKey("d0"), Load(), DecodeRates(10.0), Link(1.0, 1e6))
+    policy = CostPolicy(PolicyParams(CostParams(displacement_weight=1.0)))
+
+    def decide(reuse_share: float) -> str:
+        fleet = Fleet((holder, idle), (decode,), 1000.0, disaggregated=True, reuse_share=reuse_share)
+        return policy.decide(Turn("t", 10_000), fleet, 0.0, random.Random(1)).chosen.prefill.worker_id
+
+    # 250 + 30 (1 + r) against 210 (1 + r): even at r = 0.39.
+    assert (decide(0.35), decide(0.45)) == ("p1", "p0")
+
+
+def test_turns_sent_since_the_last_report_take_decode_room_too() -> None:
+    """Both report little use; d0 has been sent more than it can hold since."""
+    load = Load(kv_tokens_used=1_000, kv_tokens_capacity=100_000)
+    decodes = tuple(
+        Decode(WorkerKey(name), load, DecodeRates(10.0), Link(1.0, 1e6), inflight_tokens=tokens)
+        for name, tokens in (("d0", 120_000), ("d1", 50_000))
+    )
+    prefill = Prefill(WorkerKey("p0"), Residency(), Load(), PrefillRates(10.0, 0.02), {})
+    fleet = Fleet((prefill,), decodes, 1000.0, disaggregated=True)
+    chosen = CostPolicy(PolicyParams()).decide(Turn("t", 10_000, 100), fleet, 0.0, random.Random(1)).chosen
+    assert (chosen.decode.worker_id, chosen.terms.pressure_ms) == ("d1", 0.0)
+    other = score_pair(Turn("t", 10_000, 100), prefill, decodes[0], fleet, CostParams())
+    # 120,000 + 10,100 - 90,000 tokens too many, of 100,000 that free within 100 x 10 ms.
+    assert other.terms.pressure_ms == pytest.approx(40_100 / 100_000 * 100 * 10)
