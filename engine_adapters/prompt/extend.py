@@ -12,7 +12,7 @@ import msgspec
 
 from engine_adapters.prompt.encoded import UNPROVEN, Encoded, PromptTokenizer
 from engine_adapters.prompt.hasher import Hasher
-from engine_adapters.prompt.loop_run import LoopTrace
+from engine_adapters.prompt.loop_watch import LoopTrace
 from engine_adapters.prompt.rope import Rope
 from engine_adapters.prompt.state import (
     CUT_CARRY,

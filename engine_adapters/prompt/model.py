@@ -20,9 +20,11 @@ from engine_adapters.prompt.encoded import PromptTokenizer
 from engine_adapters.prompt.extend import Change, Desync, Unreachable, extend, reach_back
 from engine_adapters.prompt.hasher import Hasher
 from engine_adapters.prompt.load_tokenizer import load_tokenizer
-from engine_adapters.prompt.loop_run import Changed, LoopRun, LoopTemplate, LoopTrace
+from engine_adapters.prompt.loop_run import LoopTemplate
 from engine_adapters.prompt.loop_source import NotLoopWise
-from engine_adapters.prompt.message_view import LastUser, LazyMessages
+from engine_adapters.prompt.loop_watch import Changed, LoopRun, LoopTrace
+from engine_adapters.prompt.message_rows import NO_KEY, last_user_of, message_rows, shape_key
+from engine_adapters.prompt.message_view import LazyMessages
 from engine_adapters.prompt.profile import JsonObject, PromptProfile, Settings
 from engine_adapters.prompt.recent import Recent
 from engine_adapters.prompt.rendering import (
@@ -35,9 +37,7 @@ from engine_adapters.prompt.rendering import (
     render_conversation,
 )
 from engine_adapters.prompt.state import (
-    KEY_WORDS,
     MESSAGE_CHARS,
-    MESSAGE_IS_USERS,
     MESSAGE_REACH,
     MESSAGE_SHAPE,
     PromptState,
@@ -47,7 +47,6 @@ from kvtier.hashing.chain import BlockChain
 
 _REMEMBERED_HEADS = 256
 _CHECKED_RUNS = 4
-_NO_KEY = bytes(4 * KEY_WORDS)
 
 
 class Counts(msgspec.Struct):
@@ -172,10 +171,10 @@ class PromptModel:
             start=first,
             start_chars=at,
             before=trace,
-            last_user=_last_user(base, first, talk.messages),
+            last_user=last_user_of(base, first, talk.messages),
         )
         reach = base.messages.number(first - 1, MESSAGE_REACH) if first else 0
-        keys, rows = self._rows(chat, shaped, talk.messages, first, run, reach)
+        keys, rows = message_rows(chat, shaped, talk.messages, first, run, reach, self._hasher)
         change = Change(run.text, at, sure, talk.appended, base.head, run.trace, first, keys, rows)
         state = extend(base, change, self.tokenizer, root, self._hasher, keep_ids=keep_ids)
         self.counts.resumed += 1
@@ -189,7 +188,7 @@ class PromptModel:
         talk = conversation(self.template, self.profile, shaped, settings)
         run = self._run_whole(talk)
         if run is not None and run.trace is not None:
-            keys, rows = self._rows(chat, shaped, talk.messages, 0, run, 0)
+            keys, rows = message_rows(chat, shaped, talk.messages, 0, run, 0, self._hasher)
             change = Change(run.text, 0, 0, talk.appended, head, run.trace, 0, keys, rows)
         else:
             rendered = Rendered(run.text, talk.appended) if run is not None else self._render(talk)
@@ -235,7 +234,7 @@ class PromptModel:
         rows = len(base.messages)
         if chat.same:
             common = min(chat.same, rows)
-            if common == rows and base.raw_keys.row(rows - 1).tobytes() == _NO_KEY:
+            if common == rows and base.raw_keys.row(rows - 1).tobytes() == NO_KEY:
                 common -= 1
         else:
             common = base.raw_keys.same_rows(chat.keys(self._hasher))
@@ -245,46 +244,10 @@ class PromptModel:
 
     def _same_shape(self, base: PromptState, chat: ChatBody, index: int) -> bool:
         known = base.messages.row(index)[MESSAGE_SHAPE:].tobytes()
-        return self._shape_key(self._shape(chat, index)) == known
+        return shape_key(self._shape(chat, index), self._hasher) == known
 
     def _shape(self, chat: ChatBody, index: int) -> JsonObject:
         return self.profile.message(chat.message(index), self._form)
-
-    def _shape_key(self, shaped: JsonObject) -> bytes:
-        try:
-            return self._hasher.key(msgspec.json.encode(shaped))
-        except UnicodeEncodeError as error:
-            raise ValueError(f"a message has lone surrogates, which are no text: {error}") from error
-
-    def _rows(
-        self, chat: ChatBody, shaped: list[JsonObject], given: list[JsonObject], first: int, run: LoopRun, reach: int
-    ) -> tuple[array[int], array[int]]:
-        """Raw keys and rows of the messages from number `first` on. `given`: what the template got for `shaped`; only the end
-        may differ. `reach`: the furthest message read for those before."""
-        keys = chat.keys(self._hasher, first)
-        del keys[len(given) * KEY_WORDS :]
-        if given and given[-1] is not shaped[len(given) - 1]:
-            keys[-KEY_WORDS:] = array("I", bytes(_NO_KEY))
-        rows = array("I")
-        for place, message in enumerate(given):
-            index = first + place - run.first
-            chars = run.chars[index] if index >= 0 else 0
-            reach = max(reach, run.reaches[index] if index >= 0 else 0)
-            rows.extend((chars, reach, message.get("role") == "user"))
-            rows.frombytes(self._shape_key(message))
-        return keys, rows
-
-
-def _last_user(base: PromptState, first: int, messages: list[JsonObject]) -> LastUser:
-    """Among the messages of a state and, from number `first` on, these."""
-
-    def last_user(below: int) -> int:
-        for index in range(below - 1, first - 1, -1):
-            if messages[index - first].get("role") == "user":
-                return index
-        return base.messages.last_with(1, MESSAGE_IS_USERS, min(below, first))
-
-    return last_user
 
 
 def _loop_of(template: PromptTemplate) -> LoopTemplate | None:

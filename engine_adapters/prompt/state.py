@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 
 from engine_adapters.prompt.body_prefix import BodyPrefix
-from engine_adapters.prompt.loop_run import LoopTrace
+from engine_adapters.prompt.loop_watch import LoopTrace
 from engine_adapters.prompt.rope import Chunk, Rope
 from kvtier.hashing.chain import BlockChain
 

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2.nodes import Name
 
-from engine_adapters.prompt.loop_run import NEVER, Changed, LoopRun, LoopTemplate
+from engine_adapters.prompt.loop_run import LoopTemplate
 from engine_adapters.prompt.loop_source import NotLoopWise, rewrite
+from engine_adapters.prompt.loop_watch import NEVER, Changed, LoopRun
 from engine_adapters.prompt.message_view import LazyMessages
 from engine_adapters.prompt.scan_idioms import LOOK
 from engine_adapters.prompt.template import PromptTemplate, TemplateRefusal, new_environment

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine_adapters.prompt.loop_run import LoopRun, LoopTemplate
+from engine_adapters.prompt.loop_run import LoopTemplate
+from engine_adapters.prompt.loop_watch import LoopRun
 from engine_adapters.prompt.model import PromptModel
 from engine_adapters.prompt.sglang_chat import SglangProfile, template_message, template_variables
 from engine_adapters.prompt.sglang_schema import normalized_types
