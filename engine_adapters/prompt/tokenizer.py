@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from engine_adapters.prompt.cuts import GPT2, AddedToken, SafeCuts
 from engine_adapters.prompt.encoded import UNPROVEN, Encoded, encoded_of
 
 FILE_NAME = "tokenizer.json"
+
+_BATCH_CHARS = 65_536
 
 # What acts on each piece of the text by itself, wherever that stands (SGLang's list).
 _POSITIONLESS = frozenset(
@@ -73,16 +75,15 @@ class Tokenizer:
 
     def resume(self, text: str, at: int = 0, carry: int = 0) -> Encoded:
         """See `PromptTokenizer`. Where the text is cut depends on the text alone, so `at` and `carry` do not matter here."""
-        edges = [0, *self.cuts.find(text), len(text)]
-        pieces = [text[start:end] for start, end in pairwise(edges)]
-        encodings = self._encode_pieces(pieces)
         ids = array("I")
         cuts: list[tuple[int, int, int]] = []
-        for start, piece, encoding in zip(edges, pieces, encodings, strict=False):
-            if start:
-                cuts.append((start, len(ids), 0))
-            cuts += [(start + char, len(ids) + token, UNPROVEN) for char, token in self._guessed(piece, encoding)]
-            ids.extend(encoding.ids)
+        for edges in _batches([0, *self.cuts.find(text), len(text)]):
+            pieces = [text[start:end] for start, end in pairwise(edges)]
+            for start, piece, encoding in zip(edges, pieces, self._encode_pieces(pieces), strict=False):
+                if start:
+                    cuts.append((start, len(ids), 0))
+                cuts += [(start + char, len(ids) + token, UNPROVEN) for char, token in self._guessed(piece, encoding)]
+                ids.extend(encoding.ids)
         return encoded_of(ids, cuts)
 
     def holds(self, text: str, at: int) -> bool:
@@ -110,6 +111,15 @@ class Tokenizer:
             if token is not None and span is not None and span[0] == char:
                 found.append((char, token))
         return found
+
+
+def _batches(edges: list[int]) -> Iterator[list[int]]:
+    """Edges of pieces, some 64 KB of text at a time: handing them over and taking the ids holds the interpreter."""
+    first = 0
+    for place in range(1, len(edges)):
+        if edges[place] - edges[first] >= _BATCH_CHARS or place == len(edges) - 1:
+            yield edges[first : place + 1]
+            first = place
 
 
 def eos_token_of(folder: Path) -> str | None:
