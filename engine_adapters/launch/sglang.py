@@ -41,6 +41,10 @@ _VARIABLES = {
     "SGLANG_HOST_IP": HOST,
     "HOST_IP": HOST,
     "SGLANG_LOCAL_IP_NIC": "lo",
+    # A decode server notices a dead prefill server by this many missed heartbeats. One that is back before (8 s here; the
+    # default is 5 s twice) is never missed, and decode goes on talking to its old address: every pair of the two then hangs.
+    "SGLANG_DISAGGREGATION_HEARTBEAT_INTERVAL": "2",
+    "SGLANG_DISAGGREGATION_HEARTBEAT_MAX_FAILURE": "2",
 }
 
 
