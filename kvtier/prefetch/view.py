@@ -1,0 +1,74 @@
+"""What the planner may ask while it plans: the caller's picture of workers, links and nodes at this moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from costmodel.values import Link, PrefillRates, Tier, WorkerKey
+
+
+class Place(NamedTuple):
+    """A copy that agents can read: L3 or L4 of a node."""
+
+    node: str
+    tier: Tier
+
+
+class Path(NamedTuple):
+    """One hop between agents; source == target reads the node's own SSD."""
+
+    source: str
+    target: str
+
+
+class Extent(msgspec.Struct, frozen=True, gc=False):
+    """`tokens` of a prompt from `start` on, alike in where they lie. `engine`: L1 or L2 of the target worker itself."""
+
+    start: int
+    tokens: int
+    places: tuple[Place, ...] = ()
+    engine: Tier | None = None
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where a subject's next turn would be prefilled if it came now, with the prompt as that worker would find it."""
+
+    worker: WorkerKey
+    node: str
+    prompt_tokens: int  # as expected of the next turn; at least one more than the extents cover
+    extents: tuple[Extent, ...]  # contiguous from token 0; ends where no copy is known
+    rates: PrefillRates
+    restore: Mapping[Tier, Link]  # the engine's own legs: L2 to L1, L3 of its node to L2; an absent tier cannot be restored
+    kv_bytes_per_token: float
+    page_tokens: int = 1
+    queue_ms: float = 0.0  # before a turn that is sent now would begin
+    waiting_turns: int = 0  # that a shorter prefill would let through earlier
+    warmable: bool = False  # the worker restores for a warm request
+    overlap_rho: float = 0.0  # the share of compute that hides a restore, as in `CostParams`
+
+
+class LinkState(msgspec.Struct, frozen=True, gc=False):
+    link: Link
+    demand_bytes_per_ms: float = 0.0  # what demand reads take of it
+    demand_waiting: bool = False  # a demand read is queued for it
+
+
+class NodeState(msgspec.Struct, frozen=True, gc=False):
+    free_bytes: int  # of L3, before anything must be evicted for what comes
+    harm_ms_per_byte: float = 0.0  # what evicting a byte there costs, in expectation
+    up: bool = True
+
+
+class View(Protocol):
+    """All answers are of now."""
+
+    def target(self, subject: str, worker: WorkerKey | None) -> Target | None:
+        """By the policy that will route the turn, or for `worker` where one is named. None: unknown subject or no worker."""
+        ...
+
+    def link(self, path: Path) -> LinkState: ...
+
+    def node(self, node: str) -> NodeState: ...
