@@ -1,0 +1,10 @@
+// One function a module of the Python API; each registers its classes.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace loadback::bind {
+
+void bind_copies(nanobind::module_& module);
+
+}  // namespace loadback::bind

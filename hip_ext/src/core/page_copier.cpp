@@ -1,0 +1,159 @@
+#include "core/page_copier.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace loadback::core {
+namespace {
+
+constexpr std::size_t kJobBytes = 256 << 10;
+
+bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
+  return std::less<>{}(a, b + b_bytes) && std::less<>{}(b, a + a_bytes) && a_bytes && b_bytes;
+}
+
+void check_pages(Region packed, Region pool, std::span<const std::int64_t> pages, std::size_t page_bytes) {
+  if (!page_bytes) throw std::invalid_argument("page_bytes must be above 0");
+  if (packed.bytes / page_bytes < pages.size())
+    throw std::invalid_argument(std::to_string(pages.size()) + " pages of " + std::to_string(page_bytes) +
+                                " bytes do not fit " + std::to_string(packed.bytes) + " bytes");
+  if (overlap(packed.base, packed.bytes, pool.base, pool.bytes))
+    throw std::invalid_argument("the packed pages overlap the pool that they are copied from or to");
+  const auto held = static_cast<std::int64_t>(pool.bytes / page_bytes);
+  for (const std::int64_t page : pages)
+    if (page < 0 || page >= held)
+      throw std::out_of_range("page " + std::to_string(page) + " is not one of " + std::to_string(held));
+}
+
+void check_distinct(std::span<const std::int64_t> pages, std::size_t held) {
+  std::vector<bool> seen(held);
+  for (const std::int64_t page : pages) {
+    if (seen[static_cast<std::size_t>(page)])
+      throw std::invalid_argument("page " + std::to_string(page) + " is to be written twice");
+    seen[static_cast<std::size_t>(page)] = true;
+  }
+}
+
+// Sorted by what is written, a move can only overlap its neighbour's target, and a source only the targets around it.
+void check_moves(std::span<const Move> moves) {
+  std::vector<Move> sorted(moves.begin(), moves.end());
+  std::erase_if(sorted, [](const Move& move) { return move.bytes == 0; });
+  std::sort(sorted.begin(), sorted.end(), [](const Move& a, const Move& b) { return std::less<>{}(a.to, b.to); });
+  for (std::size_t index = 1; index < sorted.size(); ++index)
+    if (overlap(sorted[index - 1].to, sorted[index - 1].bytes, sorted[index].to, sorted[index].bytes))
+      throw std::invalid_argument("two moves write the same bytes");
+  for (const Move& move : sorted) {
+    auto next = std::lower_bound(sorted.begin(), sorted.end(), move.from + move.bytes,
+                                 [](const Move& a, const std::byte* end) { return std::less<>{}(a.to, end); });
+    if (next != sorted.begin() && overlap(std::prev(next)->to, std::prev(next)->bytes, move.from, move.bytes))
+      throw std::invalid_argument("a move writes bytes that another one, or itself, reads");
+  }
+}
+
+void copy_one(const StreamCopy& stream, const Move& move) {
+  if (move.bytes < kMinStreamBytes)
+    std::memcpy(move.to, move.from, move.bytes);
+  else
+    stream.copy(move.to, move.from, move.bytes);
+}
+
+// Pages [first, last) of one size.
+template <class MoveAt>
+void copy_pages(const StreamCopy& stream, const MoveAt& move_at, std::size_t first, std::size_t last) {
+  std::array<Span, kMaxInterleaved> spans;
+  while (first < last) {
+    const Move move = move_at(first);
+    const std::size_t count = std::min(kMaxInterleaved, last - first);
+    if (count < 2 || move.bytes < kMinStreamBytes || move.bytes > kMaxInterleavedBytes || move.bytes % 64) {
+      copy_one(stream, move);
+      ++first;
+      continue;
+    }
+    for (std::size_t index = 0; index < count; ++index) {
+      const Move each = move_at(first + index);
+      spans[index] = {each.to, each.from};
+    }
+    stream.interleave(spans.data(), count, move.bytes);
+    first += count;
+  }
+}
+
+template <class MoveAt>
+void spread_pages(WorkerPool& pool, const StreamCopy& stream, std::size_t count, std::size_t page_bytes, MoveAt move_at) {
+  if (page_bytes < 2 * kJobBytes) {
+    const std::size_t per_job = std::max<std::size_t>(1, kJobBytes / page_bytes);
+    pool.run((count + per_job - 1) / per_job, [=, &stream](std::size_t job) {
+      copy_pages(stream, move_at, job * per_job, std::min(count, (job + 1) * per_job));
+      stream.fence();
+    });
+    return;
+  }
+  const std::size_t per_page = (page_bytes + kJobBytes - 1) / kJobBytes;
+  pool.run(count * per_page, [=, &stream](std::size_t job) {
+    const Move move = move_at(job / per_page);
+    const std::size_t start = job % per_page * kJobBytes;
+    copy_one(stream, {move.to + start, move.from + start, std::min(kJobBytes, page_bytes - start)});
+    stream.fence();
+  });
+}
+
+// Moves cut to jobs of about equal size: [first, last) of the pieces each.
+struct Pieces {
+  std::vector<Move> moves;
+  std::vector<std::size_t> job_ends;
+};
+
+Pieces cut(std::span<const Move> moves) {
+  Pieces pieces;
+  std::size_t job_bytes = 0;
+  for (Move move : moves) {
+    while (move.bytes) {
+      const std::size_t bytes = move.bytes < 2 * kJobBytes ? move.bytes : kJobBytes;
+      pieces.moves.push_back({move.to, move.from, bytes});
+      move = {move.to + bytes, move.from + bytes, move.bytes - bytes};
+      job_bytes += bytes;
+      if (job_bytes >= kJobBytes) {
+        pieces.job_ends.push_back(pieces.moves.size());
+        job_bytes = 0;
+      }
+    }
+  }
+  if (job_bytes) pieces.job_ends.push_back(pieces.moves.size());
+  return pieces;
+}
+
+}  // namespace
+
+PageCopier::PageCopier(unsigned threads, Isa isa, const std::vector<int>& cpus)
+    : stream_(stream_copy(isa)), pool_(threads, cpus) {}
+
+void PageCopier::gather(Region packed, Region pool, std::span<const std::int64_t> pages, std::size_t page_bytes) {
+  check_pages(packed, pool, pages, page_bytes);
+  spread_pages(pool_, stream_, pages.size(), page_bytes, [=](std::size_t index) {
+    return Move{packed.base + index * page_bytes, pool.base + static_cast<std::size_t>(pages[index]) * page_bytes, page_bytes};
+  });
+}
+
+void PageCopier::scatter(Region pool, Region packed, std::span<const std::int64_t> pages, std::size_t page_bytes) {
+  check_pages(packed, pool, pages, page_bytes);
+  check_distinct(pages, pool.bytes / page_bytes);
+  spread_pages(pool_, stream_, pages.size(), page_bytes, [=](std::size_t index) {
+    return Move{pool.base + static_cast<std::size_t>(pages[index]) * page_bytes, packed.base + index * page_bytes, page_bytes};
+  });
+}
+
+void PageCopier::move(std::span<const Move> moves) {
+  check_moves(moves);
+  const Pieces pieces = cut(moves);
+  pool_.run(pieces.job_ends.size(), [&](std::size_t job) {
+    const std::size_t first = job ? pieces.job_ends[job - 1] : 0;
+    for (std::size_t index = first; index < pieces.job_ends[job]; ++index) copy_one(stream_, pieces.moves[index]);
+    stream_.fence();
+  });
+}
+
+}  // namespace loadback::core
