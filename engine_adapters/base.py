@@ -39,6 +39,7 @@ class EventFeed(msgspec.Struct, frozen=True):
     address: str  # tcp://host:port to subscribe to
     replay_address: str | None
     topic: str = ""
+    snapshot_address: str | None = None  # newer SGLang: all that the rank holds, at one moment
 
 
 class EngineInfo(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from engine_adapters.base import EngineInfo, EventFeed
 from engine_adapters.control import decode
 from engine_adapters.counts import MAX_COUNT, count, is_port, ranks
 from engine_adapters.models_list import ServedModels
+from engine_adapters.sglang.snapshot import SNAPSHOT_VERSION
 from engine_adapters.sglang.wire import bracketed
 
 Fact = str | int | float | bool | None
@@ -30,6 +31,8 @@ class _KvEvents(msgspec.Struct, frozen=True):
     endpoint_host: str = "*"
     endpoint_port_base: int = 0
     replay_endpoint_port_base: int | None = None
+    snapshot_endpoint_port_base: int | None = None
+    snapshot_versions: tuple[int, ...] = (SNAPSHOT_VERSION,)  # the first servers with snapshots do not tell
     topic: str = ""
     block_size: int = 0
     dp_size: int = 1
@@ -91,15 +94,20 @@ def event_feeds(kv: _KvEvents, url: str) -> tuple[EventFeed, ...]:
         EventFeed(
             dp_rank=rank,
             address=f"{base}:{kv.endpoint_port_base + rank}",
-            replay_address=_replay_address(base, kv.replay_endpoint_port_base, rank),
+            replay_address=_address(base, kv.replay_endpoint_port_base, rank),
             topic=kv.topic,
+            snapshot_address=_snapshot_address(base, kv, rank),
         )
         for rank in range(ranks(kv.dp_size))
         if is_port(kv.endpoint_port_base + rank)
     )
 
 
-def _replay_address(base: str, first_port: int | None, rank: int) -> str | None:
+def _snapshot_address(base: str, kv: _KvEvents, rank: int) -> str | None:
+    return _address(base, kv.snapshot_endpoint_port_base, rank) if SNAPSHOT_VERSION in kv.snapshot_versions else None
+
+
+def _address(base: str, first_port: int | None, rank: int) -> str | None:
     port = None if first_port is None else first_port + rank
     return f"{base}:{port}" if is_port(port) else None
 

@@ -1,7 +1,8 @@
 """The ZMQ frames around KV events, live and replayed, as SGLang and vLLM send them. Pure.
 
 Live: `[topic, seq, payload]`, seq an unsigned 64-bit big-endian number that starts at 0 with each start of the engine. Newer
-SGLang ends the topic in `\\0sgl-kv-epoch=EPOCH`. Replay: the request is `["", first seq]`, the replies are
+SGLang ends the topic in `\\0sgl-kv-epoch=EPOCH`, and `\\0sgl-kv-snapshot=ID` after that on the empty batch at which it cut a
+snapshot. Replay: the request is `["", first seq]`, the replies are
 `["", topic, seq, payload]` (older vLLM leaves the topic out), and the last has a seq of all ones.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 _EPOCH_MARK = b"\0sgl-kv-epoch="
+_BARRIER_MARK = b"\0sgl-kv-snapshot="
 _SEQ_BYTES = 8
 _END_SEQ = b"\xff" * _SEQ_BYTES
 
@@ -50,5 +52,5 @@ def replay_frame(parts: Sequence[bytes]) -> Frame | EndOfReplay | None:
 
 
 def epoch_of(topic: bytes) -> str | None:
-    mark = topic.rfind(_EPOCH_MARK)
-    return None if mark < 0 else topic[mark + len(_EPOCH_MARK) :].decode("utf-8", "replace")
+    _, mark, rest = topic.partition(_EPOCH_MARK)
+    return rest.partition(_BARRIER_MARK)[0].decode("utf-8", "replace") if mark else None

@@ -1,9 +1,9 @@
 """What may be believed of one source's events: a pure state machine over (epoch, seq).
 
 A source numbers its batches from 0 and starts again when it restarts. A duplicate is dropped; a gap makes the source untrusted
-until the engine has replayed what is missing; where it cannot, the source is emptied and built anew from the batches that
-follow, which yields a subset of the truth, never something false. A source that was away always resyncs, even if its next
-number fits.
+until the engine has replayed what is missing; where it cannot, the engine is asked for a snapshot of what it holds, where it
+offers one; where it does not, the source is emptied and built anew from the batches that follow, which yields a subset of the
+truth, never something false. A source that was away always resyncs, even if its next number fits.
 
 A restart shows as a new epoch where the engine tells one. Else by its numbers and stamps: a later stamp on a number already
 seen, number 0 again, or a replay whose batch at our cursor bears another stamp than the one we applied (every resync asks for
@@ -28,6 +28,7 @@ _START = -1
 class FeedState(Enum):
     UNTRUSTED = auto()  # away, or emptied and waiting for a batch to start from
     REPLAYING = auto()
+    SNAPSHOTTING = auto()  # emptied; live batches may wait where they are until the snapshot is in
     LIVE = auto()
 
 
@@ -44,20 +45,28 @@ class Replay(msgspec.Struct, frozen=True):
     ticket: int
 
 
+class Snapshot(msgspec.Struct, frozen=True):
+    """Ask the engine for all that it holds. One that is asked for later supersedes it."""
+
+    ticket: int
+
+
 class Step(msgspec.Struct, frozen=True):
-    """What to do now, in this order: empty the source, apply the batch at hand, set trust, ask for a replay."""
+    """What to do now, in this order: empty the source, apply the batch at hand, set trust, ask for a replay or a snapshot."""
 
     verdict: Verdict | None  # on the batch that was given; None where none was
     trusted: bool
     clear: bool = False
     replay: Replay | None = None
+    snapshot: Snapshot | None = None
 
 
 class Feed:
     """One source's feed. `epoch` is opaque, `stamp_s` the batch's own timestamp; both may be None throughout."""
 
-    def __init__(self, *, can_replay: bool) -> None:
+    def __init__(self, *, can_replay: bool, can_snapshot: bool = False) -> None:
         self.can_replay = can_replay
+        self.can_snapshot = can_snapshot
         self.state = FeedState.UNTRUSTED
         self.cursor = _START  # last batch applied
         self.partial = False  # built from the middle of a history: a subset of what the source holds
@@ -68,7 +77,8 @@ class Feed:
         self._stamp_s: float | None = None  # of the batch at the cursor
         self._newest = _START  # highest number seen in this life, with its stamp
         self._newest_stamp_s: float | None = None
-        self._fresh_start = not can_replay  # take the next live batch as the beginning
+        self._fresh_start = not (can_replay or can_snapshot)  # take the next live batch as the beginning
+        self._latest_stamp_s = 0.0  # of any live batch, in whatever life
         self._ticket = 0
         self._asked_at = _START  # cursor when the replay was asked for
         self._held_off = _START  # highest live batch that came since
@@ -87,13 +97,16 @@ class Feed:
         """The source is away, or health says so. What it held is kept for the resync and not believed meanwhile."""
         self.state = FeedState.UNTRUSTED
         self._ticket += 1
-        self._fresh_start = not self.can_replay
+        self._fresh_start = not (self.can_replay or self.can_snapshot)
         return Step(None, trusted=False)
 
     def accept(self, epoch: int | str | None, seq: int, stamp_s: float | None = None) -> Step:
         """A live batch."""
-        if epoch in self._old_epochs:
-            return self._step(Verdict.DUPLICATE)
+        if epoch is not None and epoch in self._old_epochs:
+            if not self._is_newest(stamp_s):
+                return self._step(Verdict.DUPLICATE)
+            self._old_epochs.remove(epoch)  # a straggler of another life had us believe that this one was over
+        self._latest_stamp_s = max(self._latest_stamp_s, stamp_s or 0.0)
         if epoch is not None and self._epoch is not None and epoch != self._epoch:
             return self._restart(epoch, seq, stamp_s)
         self._adopt(epoch)
@@ -104,6 +117,9 @@ class Feed:
         if seq <= self.cursor or self._is_late(seq, stamp_s):
             return self._step(Verdict.DUPLICATE)
         self._saw(seq, stamp_s)
+        if self.state is FeedState.SNAPSHOTTING:
+            self._held_off = max(self._held_off, seq)
+            return self._step(Verdict.GAP)
         if self.state is FeedState.UNTRUSTED:
             return self._resync(Verdict.GAP)
         if seq == self.cursor + 1 and (self.state is FeedState.LIVE or self._proven):
@@ -139,11 +155,34 @@ class Feed:
         """No replay to be had: refused, timed out, or broken off."""
         return self._give_up() if self._current(ticket) else self._step(None)
 
+    def snapshotted(self, ticket: int, epoch: str, barrier_seq: int) -> Step:
+        """A whole snapshot, cut at batch `barrier_seq`, which it includes; its blocks are the batch that this step judges."""
+        if not self._current(ticket):
+            return self._step(Verdict.DUPLICATE)
+        if epoch in self._old_epochs:
+            return self.snapshot_failed(ticket)
+        self.restarts += self._epoch not in (None, epoch)
+        self._forget()
+        self._adopt(epoch)
+        self._saw(barrier_seq, None)
+        self.cursor = barrier_seq
+        if self._held_off > barrier_seq:  # what came meanwhile was not applied
+            self._fruitless += 1
+            hopeless = self._fruitless >= MAX_FRUITLESS_REPLAYS
+            return self._start_over() if hopeless else self._resync(Verdict.APPLY, clear=True)
+        self._fruitless = 0
+        self.state = FeedState.LIVE
+        return self._step(Verdict.APPLY, clear=True)
+
+    def snapshot_failed(self, ticket: int) -> Step:
+        """Refused, timed out, or unreadable."""
+        return self._start_over() if self._current(ticket) else self._step(None)
+
     def _step(self, verdict: Verdict | None, *, clear: bool = False, replay: Replay | None = None) -> Step:
         return Step(verdict, self.state is FeedState.LIVE, clear, replay)
 
     def _current(self, ticket: int) -> bool:
-        return ticket == self._ticket and self.state is FeedState.REPLAYING
+        return ticket == self._ticket and self.state in (FeedState.REPLAYING, FeedState.SNAPSHOTTING)
 
     def _adopt(self, epoch: int | str | None) -> None:
         if epoch is not None:
@@ -153,6 +192,9 @@ class Feed:
         if seq > self._newest:
             self._newest = seq
             self._newest_stamp_s = stamp_s
+
+    def _is_newest(self, stamp_s: float | None) -> bool:
+        return stamp_s is not None and stamp_s > self._latest_stamp_s
 
     def _went_back(self, seq: int, stamp_s: float | None) -> bool:
         """A number that was seen before, yet in a new life. A replay asked for in vain is the worst that a mistake costs."""
@@ -181,7 +223,7 @@ class Feed:
             self._held_off = max(self._held_off, seq)
             return self._step(Verdict.GAP)
         self.gaps += 1
-        return self._resync(Verdict.GAP) if self.can_replay else self._begin(seq, stamp_s)
+        return self._resync(Verdict.GAP) if self.can_replay or self.can_snapshot else self._begin(seq, stamp_s)
 
     def _splice(self, stamp_s: float | None) -> Step:
         """The engine's batch at our cursor: the same one, or another life's."""
@@ -196,7 +238,7 @@ class Feed:
         self._new_life()
         self._adopt(epoch)
         self._saw(seq, stamp_s)
-        if not self.can_replay or (seq == 0 and epoch is not None):
+        if not (self.can_replay or self.can_snapshot) or (seq == 0 and epoch is not None):
             return self._begin(seq, stamp_s)
         return self._resync(Verdict.GAP, clear=True)
 
@@ -225,7 +267,9 @@ class Feed:
         return self._step(Verdict.APPLY, clear=True)
 
     def _lost(self, seq: int, stamp_s: float | None) -> Step:
-        """The replay starts or goes on behind a hole: only what follows can be known."""
+        """The replay starts or goes on behind a hole: only what follows can be known from it."""
+        if self.can_snapshot:
+            return self._give_up(Verdict.GAP)
         self.cursor, self._stamp_s = seq, stamp_s
         self._proven = True
         self.partial = seq > 0
@@ -233,7 +277,7 @@ class Feed:
 
     def _resync(self, verdict: Verdict | None, *, clear: bool = False) -> Step:
         if not self.can_replay:
-            return self._give_up()
+            return self._give_up(verdict)
         self.state = FeedState.REPLAYING
         self._fresh_start = False
         self._ticket += 1
@@ -242,7 +286,18 @@ class Feed:
         self._proven = self.cursor == _START
         return self._step(verdict, clear=clear, replay=Replay(max(self.cursor, 0), self._ticket))
 
-    def _give_up(self) -> Step:
+    def _give_up(self, verdict: Verdict | None = None) -> Step:
+        """Replay does not help: empty, and ask for a snapshot where there is one."""
+        if not self.can_snapshot:
+            return self._start_over()
+        self._forget()
+        self._ticket += 1
+        self._held_off = _START
+        self._fresh_start = False
+        self.state = FeedState.SNAPSHOTTING
+        return Step(verdict, trusted=False, clear=True, snapshot=Snapshot(self._ticket))
+
+    def _start_over(self) -> Step:
         """Empty; the next live batch is a new beginning."""
         self._forget()
         self._ticket += 1

@@ -189,6 +189,67 @@ def test_an_epoch_forgotten_by_the_replay_is_still_accepted() -> None:
     assert feed.accept("e1", 7, 107.0) == Step(Verdict.APPLY, trusted=True, clear=True)
 
 
+def snapshotting_feed(*, can_replay: bool = True) -> Feed:
+    return Feed(can_replay=can_replay, can_snapshot=True)
+
+
+def test_a_replay_that_starts_behind_a_hole_gives_way_to_a_snapshot() -> None:
+    feed = snapshotting_feed()
+    step = feed.replayed(asked(feed.connected()).ticket, 500, 600.0)
+    assert (step.verdict, step.clear, step.replay, step.trusted) == (Verdict.GAP, True, None, False)
+    assert step.snapshot is not None
+    assert feed.snapshotted(step.snapshot.ticket, "e1", 900) == Step(Verdict.APPLY, trusted=True, clear=True)
+    assert feed.accept("e1", 900, 900.0).verdict is Verdict.DUPLICATE
+    assert feed.accept("e1", 901, 901.0) == Step(Verdict.APPLY, trusted=True)
+    assert not feed.partial
+
+
+def test_batches_that_came_while_a_snapshot_was_made_are_fetched_after_it() -> None:
+    feed = snapshotting_feed()
+    step = feed.replay_failed(asked(feed.connected()).ticket)
+    assert step.snapshot is not None
+    assert feed.accept("e1", 12, 12.0) == Step(Verdict.GAP, trusted=False)
+    after = feed.snapshotted(step.snapshot.ticket, "e1", 10)
+    assert (after.verdict, after.trusted, asked(after).from_seq) == (Verdict.APPLY, False, 10)
+
+
+def test_without_replay_an_overtaken_snapshot_is_taken_again_a_few_times() -> None:
+    feed = snapshotting_feed(can_replay=False)
+    step = feed.connected()
+    for attempt in range(MAX_FRUITLESS_REPLAYS):
+        assert step.snapshot is not None
+        feed.accept("e1", 12 + attempt, 12.0)
+        step = feed.snapshotted(step.snapshot.ticket, "e1", 10 + attempt)
+    assert step == Step(None, trusted=False, clear=True)
+    assert feed.accept("e1", 99, 99.0) == Step(Verdict.APPLY, trusted=True, clear=True)
+
+
+def test_a_snapshot_of_a_life_that_is_over_is_refused() -> None:
+    feed = snapshotting_feed()
+    feed.accept("e1", 0, 1.0)
+    feed.connected("e1")
+    feed.accept("e2", 0, 2.0)
+    step = feed.replay_failed(asked(feed.connected("e2")).ticket)
+    assert step.snapshot is not None
+    assert feed.snapshotted(step.snapshot.ticket, "e1", 3) == Step(None, trusted=False, clear=True)
+
+
+def test_a_superseded_snapshot_is_nothing() -> None:
+    feed = snapshotting_feed()
+    step = feed.replay_failed(asked(feed.connected()).ticket)
+    assert step.snapshot is not None
+    feed.disconnected()
+    assert feed.snapshotted(step.snapshot.ticket, "e1", 3).verdict is Verdict.DUPLICATE
+
+
+def test_a_straggler_of_an_old_life_does_not_end_the_new_one_for_good() -> None:
+    feed = live_feed(3, "e1")
+    feed.accept("e3", 0, 300.0)
+    assert feed.accept("e2", 0, 200.0).clear, "an epoch never seen is a restart"
+    assert feed.accept("e3", 1, 301.0).clear, "its stamp is the newest of all"
+    assert feed.accept("e2", 1, 201.0).verdict is Verdict.DUPLICATE
+
+
 def test_project_empties_before_it_applies_and_trusts_last() -> None:
     index = BlockIndex(max_entries=1024, max_sources=2)
     index.apply(SOURCE, BlocksStored((1, 2), None, Tier.L1, 16), 0.0)

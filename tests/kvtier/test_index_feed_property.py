@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from costmodel.values import Tier, WorkerKey
 from kvtier.index.events import AllCleared, BlockEvent, BlocksRemoved, BlocksStored
-from kvtier.index.feed import Feed, FeedState, Replay, Step, Verdict
+from kvtier.index.feed import Feed, FeedState, Replay, Snapshot, Step, Verdict
 from kvtier.index.memory import BlockIndex
 from kvtier.index.project import project
 
@@ -45,6 +45,18 @@ class Life:
                 _play(held, event)
         return +held
 
+    def snapshot(self) -> tuple[BlocksStored, ...]:
+        """What SGLang's mirror has of L1: a block is in it until any tier removes it."""
+        mirror: set[int] = set()
+        for event in [event for batch in self.batches for event in batch.events]:
+            if isinstance(event, AllCleared):
+                mirror.clear()
+            elif isinstance(event, BlocksRemoved):
+                mirror.difference_update(event.hashes)
+            elif event.tier is Tier.L1:
+                mirror.update(event.hashes)
+        return tuple(BlocksStored((block,), None, Tier.L1, 0) for block in sorted(mirror))
+
     def replay(self, from_seq: int) -> list[Batch]:
         return [batch for batch in self.batches[-self.buffer_steps :] if batch.seq >= from_seq]
 
@@ -71,12 +83,16 @@ batches = st.lists(events, min_size=1, max_size=3).map(tuple)
 
 class FeedMachine(RuleBasedStateMachine):
     with_epochs = False
+    can_snapshot = False
 
     @initialize(can_replay=st.booleans(), buffer_steps=st.integers(1, 30))
     def start(self, can_replay: bool, buffer_steps: int) -> None:
         self.index = BlockIndex(max_entries=1024, max_sources=4)
         self.index.apply(BYSTANDER, BlocksStored(HASHES, None, Tier.L1, 16), 0.0)
-        self.feed = Feed(can_replay=can_replay)
+        self.feed = Feed(can_replay=can_replay, can_snapshot=self.can_snapshot)
+        self.snapshot: Snapshot | None = None
+        self.cut: Batch | None = None  # the snapshot on its way, as a batch of what it holds
+        self.subset = False  # what is known came from a snapshot, which tells no host tier
         self.buffer_steps = buffer_steps
         self.clock_s = 1000.0
         self.lives = 0
@@ -96,11 +112,15 @@ class FeedMachine(RuleBasedStateMachine):
     def _obey(self, step: Step, batch: Batch | None = None) -> None:
         if step.clear:
             self.applied = None
+            self.subset = batch is not None and batch is self.cut
         if step.verdict is Verdict.APPLY:
             self.applied = batch
         replay = project(self.index, SOURCE, step, batch.events if batch else (), self.clock_s * 1000)
         if replay is not None:
             self.replay, self.replaying, self.replay_broken = replay, None, False
+            self.snapshot = None
+        if step.snapshot is not None:
+            self.snapshot, self.cut, self.replay = step.snapshot, None, None
 
     @rule(events=batches)
     def publish(self, events: tuple[BlockEvent, ...]) -> None:
@@ -179,16 +199,42 @@ class FeedMachine(RuleBasedStateMachine):
         ticket, self.replay = self.replay.ticket, None
         self._obey(self.feed.replay_failed(ticket))
 
+    @precondition(lambda self: self.snapshot is not None and self.cut is None)
+    @rule()
+    def cut_snapshot(self) -> None:
+        self.publish(())
+        barrier = self.life.batches[-1]
+        self.cut = Batch(barrier.life, barrier.seq, barrier.stamp_s, self.life.snapshot())
+
+    @precondition(lambda self: self.snapshot is not None and self.cut is not None)
+    @rule()
+    def deliver_snapshot(self) -> None:
+        assert self.snapshot is not None
+        assert self.cut is not None
+        ticket, self.snapshot = self.snapshot.ticket, None
+        self._obey(self.feed.snapshotted(ticket, self.cut.life.epoch or "", self.cut.seq), self.cut)
+
+    @precondition(lambda self: self.snapshot is not None)
+    @rule()
+    def fail_snapshot(self) -> None:
+        assert self.snapshot is not None
+        ticket, self.snapshot = self.snapshot.ticket, None
+        self._obey(self.feed.snapshot_failed(ticket))
+
     @rule(burst=st.lists(batches, min_size=1, max_size=4))
     def settle(self, burst: list[tuple[BlockEvent, ...]]) -> None:
         """A calm spell: batches come and are delivered, replays are served to their end."""
         for published in burst:
             self.publish(published)
-        while self.channel or self.replay is not None:
+        while self.channel or self.replay is not None or self.snapshot is not None:
             if self.channel:
                 self.deliver()
             while self.replay is not None:
                 self.serve_replay()
+            if self.snapshot is not None:
+                if self.cut is None:
+                    self.cut_snapshot()
+                self.deliver_snapshot()
 
     @rule()
     def sweep(self) -> None:
@@ -206,7 +252,7 @@ class FeedMachine(RuleBasedStateMachine):
             return
         held = self.applied.life.held_after(self.applied.seq) if self.applied else Counter()
         nearest = {block: min(tier for h, tier in held if h == block) for block in {block for block, _ in held}}
-        if self.feed.partial:
+        if self.feed.partial or self.subset:
             assert all((block, tier) in held for block, tier in ours.items())
         else:
             assert ours == nearest
@@ -228,12 +274,19 @@ class FeedMachineWithEpochs(FeedMachine):
     with_epochs = True
 
 
-@pytest.mark.parametrize("machine", [FeedMachine, FeedMachineWithEpochs])
+class FeedMachineWithSnapshots(FeedMachineWithEpochs):
+    can_snapshot = True
+
+
+MACHINES = [FeedMachine, FeedMachineWithEpochs, FeedMachineWithSnapshots]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_feed_against_model(machine: type[FeedMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=30, deadline=None))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", [FeedMachine, FeedMachineWithEpochs])
+@pytest.mark.parametrize("machine", MACHINES)
 def test_feed_against_model_at_length(machine: type[FeedMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=300, stateful_step_count=40, deadline=None))

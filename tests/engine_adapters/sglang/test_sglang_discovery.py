@@ -59,6 +59,13 @@ def test_every_rank_has_its_feed() -> None:
     assert (info.page_size, info.dp_size) == (64, 3)
 
 
+@pytest.mark.parametrize(("versions", "address"), [({}, "tcp://10.0.0.7:7557"), ({"snapshot_versions": [2]}, None)])
+def test_snapshots_are_asked_for_where_they_can_be_read(versions: dict[str, object], address: str | None) -> None:
+    kv = {"publisher": "zmq", "endpoint_port_base": 5557, "snapshot_endpoint_port_base": 7557, **versions}
+    (feed,) = engine_info(json.dumps({"kv_events": kv}).encode(), ServedModels(), URL).event_feeds
+    assert feed.snapshot_address == address
+
+
 def test_a_host_that_is_told_is_kept() -> None:
     kv = {"publisher": "zmq", "endpoint_host": "10.9.8.7", "endpoint_port_base": 5557, "replay_endpoint_port_base": 6557}
     feed = engine_info(json.dumps({"kv_events": kv}).encode(), ServedModels(), URL).event_feeds[0]

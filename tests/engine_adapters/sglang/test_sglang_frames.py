@@ -17,6 +17,10 @@ def test_a_topic_may_end_in_an_epoch() -> None:
     assert live_frame([b"kv-events\0sgl-kv-epoch=e1", SEQ, b"p"]) == Frame("e1", 5, b"p")
 
 
+def test_the_batch_that_marks_a_snapshot_is_of_the_same_life() -> None:
+    assert live_frame([b"kv-events\0sgl-kv-epoch=e1\0sgl-kv-snapshot=cut", SEQ, b"p"]) == Frame("e1", 5, b"p")
+
+
 @pytest.mark.parametrize("parts", [[], [b"t", b"short", b"p"], [b"t", SEQ]])
 def test_other_messages_are_no_batches(parts: list[bytes]) -> None:
     assert live_frame(parts) is None

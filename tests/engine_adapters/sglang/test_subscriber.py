@@ -32,20 +32,30 @@ class Publisher:
         self.ports = (0, 0)
         self.dropped_replays: list[set[int]] = []  # per answer to come: numbers that get lost on the way
         self.answers = 0
+        self.refused_snapshots = 0  # of the ones to come
+        self.snapshots = 0
 
-    async def open(self, pub: str = "tcp://127.0.0.1:0", replay: str = "tcp://127.0.0.1:0") -> None:
+    async def open(self, *addresses: str) -> None:
         self.sent: list[bytes] = []
+        self.stored: list[int] = []
         self.pub = self.context.socket(zmq.XPUB)
         self.router = self.context.socket(zmq.ROUTER)
-        for socket, address in ((self.pub, pub), (self.router, replay)):
+        self.cutter = self.context.socket(zmq.ROUTER)
+        sockets = (self.pub, self.router, self.cutter)
+        for socket, address in zip(sockets, addresses or ("tcp://127.0.0.1:0",) * 3, strict=True):
             socket.setsockopt(zmq.LINGER, 0)
             await bound(socket, address)
-        self.addresses = tuple(socket.getsockopt_string(zmq.LAST_ENDPOINT) for socket in (self.pub, self.router))
+        self.addresses = tuple(socket.getsockopt_string(zmq.LAST_ENDPOINT) for socket in sockets)
         self.task = asyncio.create_task(self._serve())
+        self.cutting = asyncio.create_task(self._serve_snapshots())
 
     @property
     def feed(self) -> EventFeed:
         return EventFeed(0, self.addresses[0], self.addresses[1], "kv-events")
+
+    @property
+    def feed_with_snapshots(self) -> EventFeed:
+        return msgspec.structs.replace(self.feed, snapshot_address=self.addresses[2])
 
     async def subscribed(self) -> None:
         """A subscription has reached this side."""
@@ -54,11 +64,40 @@ class Publisher:
                 pass
 
     async def publish(self, *hashes: int, lost: bool = False) -> None:
-        event = {"type": "BlockStored", "block_hashes": hashes, "parent_block_hash": None, "token_ids": [], "block_size": 4}
+        event: dict[str, object] = {
+            "type": "BlockStored",
+            "block_hashes": hashes,
+            "parent_block_hash": None,
+            "token_ids": [],
+            "block_size": 4,
+        }
         payload = msgspec.msgpack.encode([time.time(), [event | {"lora_id": None, "medium": "GPU"}], 0])
+        self.stored += hashes
+        await self._send(payload, self.topic, lost=lost)
+
+    async def _send(self, payload: bytes, topic: bytes, *, lost: bool = False) -> None:
         self.sent.append(payload)
         if not lost:
-            await self.pub.send_multipart([self.topic, (len(self.sent) - 1).to_bytes(8, "big"), payload])
+            await self.pub.send_multipart([topic, (len(self.sent) - 1).to_bytes(8, "big"), payload])
+
+    async def _serve_snapshots(self) -> None:
+        """As SGLang's publisher does it: an empty batch marks the cut, then header, chunks of two records, end."""
+        while True:
+            client, _, command = await self.cutter.recv_multipart()
+            assert command == b"snapshot-v1"
+            self.snapshots += 1
+            if self.refused_snapshots:
+                self.refused_snapshots -= 1
+                await self.cutter.send_multipart([client, b"", b"error", b"snapshot provider busy"])
+                continue
+            await self._send(msgspec.msgpack.encode([time.time(), [], 0]), self.topic + b"\0sgl-kv-snapshot=cut")
+            held, epoch = list(self.stored), self.topic.partition(b"epoch=")[2].decode()
+            header = [1, epoch, 0, len(self.sent), len(self.sent) - 1, "cut", len(held)]
+            await self.cutter.send_multipart([client, b"", b"header", msgspec.msgpack.encode(header)])
+            for at in range(0, len(held), 2):
+                chunk = [[None, [block]] for block in held[at : at + 2]]
+                await self.cutter.send_multipart([client, b"", b"chunk", msgspec.msgpack.encode(chunk)])
+            await self.cutter.send_multipart([client, b"", b"end", b""])
 
     async def _serve(self) -> None:
         while True:
@@ -72,9 +111,10 @@ class Publisher:
 
     async def crash(self) -> None:
         self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-        self.pub.close(linger=0)
-        self.router.close(linger=0)
+        self.cutting.cancel()
+        await asyncio.gather(self.task, self.cutting, return_exceptions=True)
+        for socket in (self.pub, self.router, self.cutter):
+            socket.close(linger=0)
 
     async def restart(self, epoch: str | None = None) -> None:
         await self.crash()
@@ -238,6 +278,54 @@ async def test_a_broken_connection_distrusts_and_a_resync_believes_again(publish
         await publisher.publish(2, lost=True)
         await until(lambda: holds(index, 1, 2))
         assert subscriber.status.restarts == 0
+
+
+@pytest.fixture
+async def snapshotting(publisher: Publisher) -> Publisher:
+    """An engine whose replay buffer has lost its beginning, and that offers snapshots."""
+    publisher.topic += b"\0sgl-kv-epoch=first"
+    for block in range(5):
+        await publisher.publish(block)
+    publisher.dropped_replays = [set(range(3))] * 9
+    return publisher
+
+
+async def test_what_replay_no_longer_has_comes_by_snapshot(snapshotting: Publisher) -> None:
+    async with following(snapshotting.feed_with_snapshots) as (subscriber, index):
+        await snapshotting.subscribed()
+        await until(lambda: holds(index, *range(5)))
+        await snapshotting.publish(5)
+        await until(lambda: holds(index, *range(6)))
+        assert (subscriber.status.state, subscriber.status.snapshots) == ("live", 1)
+        assert (subscriber.status.restarts, subscriber.status.partial) == (0, False), "the cut's own topic is no new life"
+
+
+async def test_a_feed_without_replay_lives_on_snapshots(snapshotting: Publisher) -> None:
+    feed = msgspec.structs.replace(snapshotting.feed_with_snapshots, replay_address=None)
+    async with following(feed) as (subscriber, index):
+        await snapshotting.subscribed()
+        await until(lambda: holds(index, *range(5)))
+        await snapshotting.publish(5, lost=True)
+        await snapshotting.publish(6)
+        await until(lambda: holds(index, *range(7)))
+        assert (subscriber.status.snapshots, subscriber.status.partial) == (2, False)
+
+
+async def test_a_busy_engine_is_asked_for_its_snapshot_again(snapshotting: Publisher) -> None:
+    snapshotting.refused_snapshots = 2
+    async with following(snapshotting.feed_with_snapshots) as (_, index):
+        await until(lambda: holds(index, *range(5)))
+        assert snapshotting.snapshots == 3
+
+
+async def test_an_engine_without_a_snapshot_to_give_is_known_from_the_next_batch_on(snapshotting: Publisher) -> None:
+    snapshotting.cutting.cancel()
+    async with following(snapshotting.feed_with_snapshots, silence_s=0.05) as (subscriber, index):
+        await snapshotting.subscribed()
+        await until(lambda: subscriber.status.state == "untrusted" and subscriber.status.snapshots == 4)
+        await snapshotting.publish(9)
+        await until(lambda: holds(index, 9))
+        assert subscriber.status.partial
 
 
 async def test_an_unreadable_batch_is_counted_and_empties_what_it_may_have_changed(publisher: Publisher) -> None:
