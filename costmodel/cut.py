@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from costmodel.params import CutRule
-from costmodel.terms import add_run, compute_ms, exposed_ms
+from costmodel.terms import NO_SOURCES, Leg, add_run, compute_ms, exposed_ms
 from costmodel.values import Link, PrefillRates, Residency, Tier
 
 _L1 = Tier.L1
@@ -42,6 +42,7 @@ class Site(msgspec.Struct, frozen=True, gc=False):
     queue_ms: float
     kv_bytes_per_token: float
     overlap_rho: float
+    sources: Mapping[str, Link] = NO_SOURCES
 
 
 def find_cut(prompt_tokens: int, site: Site, rule: CutRule) -> Cut:
@@ -61,7 +62,7 @@ def best_cut(prompt_tokens: int, site: Site) -> Cut:
     best = no_cut(prompt_tokens, rates)
     best_ms = best.compute_ms
     limit = prompt_tokens - 1
-    legs: dict[Tier, float] = {}
+    legs: dict[Leg, float] = {}
     fetch = 0.0
     deepest = _L1
     for run in site.residency.runs:
@@ -73,11 +74,11 @@ def best_cut(prompt_tokens: int, site: Site) -> Cut:
         if tier != _L1:
             if tier not in restore:
                 break
-            add_run(legs, tier, (end - start) * site.kv_bytes_per_token, restore)
+            add_run(legs, run, (end - start) * site.kv_bytes_per_token, restore, site.sources)
             fetch = max(legs.values())
             deepest = max(deepest, tier)
         compute = compute_ms(rates, prompt_tokens, end)
-        exposed = exposed_ms(fetch, site.queue_ms, compute, site.overlap_rho)
+        exposed = exposed_ms(legs, site.queue_ms, compute, site.overlap_rho) if legs else 0.0
         if exposed + compute < best_ms:
             best_ms = exposed + compute
             best = Cut(end, deepest, fetch, exposed, compute)
@@ -88,7 +89,7 @@ def engine_cut(prompt_tokens: int, site: Site) -> Cut:
     """What stock SGLang does: restore all it can, except what lies below its thresholds."""
     restore = site.restore
     limit = prompt_tokens - 1
-    legs: dict[Tier, float] = {}
+    legs: dict[Leg, float] = {}
     end = 0
     deepest: Tier | None = None
     for run in site.residency.runs:
@@ -102,7 +103,7 @@ def engine_cut(prompt_tokens: int, site: Site) -> Cut:
                 break
             if tokens < LOAD_BACK_MIN_TOKENS if tier == _L2 else prompt_tokens - run.start < PREFETCH_MIN_TOKENS:
                 break
-            add_run(legs, tier, tokens * site.kv_bytes_per_token, restore)
+            add_run(legs, run, tokens * site.kv_bytes_per_token, restore, site.sources)
         end = run_end
         if deepest is None or tier > deepest:
             deepest = tier
@@ -110,4 +111,4 @@ def engine_cut(prompt_tokens: int, site: Site) -> Cut:
     if not legs:
         return Cut(end, deepest, 0.0, 0.0, compute)
     fetch = max(legs.values())
-    return Cut(end, deepest, fetch, exposed_ms(fetch, site.queue_ms, compute, site.overlap_rho), compute)
+    return Cut(end, deepest, fetch, exposed_ms(legs, site.queue_ms, compute, site.overlap_rho), compute)

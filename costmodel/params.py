@@ -21,7 +21,7 @@ class CostParams(msgspec.Struct, frozen=True):
     """Tuning of the cost arithmetic and of `CostPolicy`'s guards. Raises `ValueError` naming the key that is out of range."""
 
     cut_rule: CutRule = CutRule.ENGINE
-    overlap_rho: float = 0.0  # share of compute that hides fetch: 0 = the engine waits for the restore, 1 = layer-wise overlap
+    overlap_rho: float = 1.0  # share of compute that hides the load-back from L2: 0 = it waits for it, 1 = layer-wise overlap
     switch_margin_ms: float = 20.0  # a thread stays where it was unless another worker beats it by more; 0 = off
     kv_pressure_fraction: float = 0.9  # KV use beyond this share of capacity costs time; 0 = off
     waiting_limit: int = 0  # workers with more waiting requests are passed over while another has fewer; 0 = off

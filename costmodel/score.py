@@ -44,7 +44,7 @@ def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams
     load, rates, residency = prefill.load, prefill.rates, prefill.residency
     queue = queue_ms(load, rates)
     if residency.runs:
-        site = Site(residency, prefill.restore, rates, queue, fleet.kv_bytes_per_token, params.overlap_rho)
+        site = Site(residency, prefill.restore, rates, queue, fleet.kv_bytes_per_token, params.overlap_rho, prefill.sources)
         cut = find_cut(turn.prompt_tokens, site, params.cut_rule)
         if cut.tokens and residency.age_ms > 0 and params.staleness_half_life_ms > 0:
             cut = _expected(cut, turn, prefill, params)

@@ -11,6 +11,8 @@ from costmodel.values import Decode, DecodeRates, Link, Load, PrefillRates, Run,
 
 _L1 = Tier.L1
 _L2 = Tier.L2
+NO_SOURCES: Mapping[str, Link] = {}
+Leg = Tier | str  # of a restore: a tier's link, or that of one source node
 
 
 def queue_ms(load: Load, rates: PrefillRates) -> float:
@@ -28,13 +30,19 @@ def link_ms(link: Link, size_bytes: float) -> float:
     return link.latency_ms + size_bytes * (1 + link.active_flows) / link.bytes_per_ms
 
 
-def fetch_ms(runs: Sequence[Run], cut_tokens: int, restore: Mapping[Tier, Link], kv_bytes_per_token: float) -> float:
+def fetch_ms(
+    runs: Sequence[Run],
+    cut_tokens: int,
+    restore: Mapping[Tier, Link],
+    kv_bytes_per_token: float,
+    sources: Mapping[str, Link] = NO_SOURCES,
+) -> float:
     """Time to bring the first `cut_tokens` of `runs` to L1; infinite if a run before the cut cannot be restored.
 
-    Runs of one tier follow each other on that tier's link. Tiers are pipelined: the slowest leg is the whole time. What comes
+    Runs of one tier and source follow each other on their link. Legs are pipelined: the slowest is the whole time. What comes
     from beyond L2 passes the L2 link as well, when there is one.
     """
-    legs: dict[Tier, float] = {}
+    legs: dict[Leg, float] = {}
     for run in runs:
         if run.start >= cut_tokens:
             break
@@ -43,14 +51,23 @@ def fetch_ms(runs: Sequence[Run], cut_tokens: int, restore: Mapping[Tier, Link],
         if run.tier not in restore:
             return float("inf")
         size_bytes = min(run.tokens, cut_tokens - run.start) * kv_bytes_per_token
-        add_run(legs, run.tier, size_bytes, restore)
+        add_run(legs, run, size_bytes, restore, sources)
     return max(legs.values(), default=0.0)
 
 
-def add_run(legs: dict[Tier, float], tier: Tier, size_bytes: float, restore: Mapping[Tier, Link]) -> None:
-    """Add one run to the busy time of every leg that it passes on its way to L1."""
-    legs[tier] = legs.get(tier, 0.0) + link_ms(restore[tier], size_bytes)
-    if tier != _L2 and (host := restore.get(_L2)) is not None:
+def add_run(
+    legs: dict[Leg, float], run: Run, size_bytes: float, restore: Mapping[Tier, Link], sources: Mapping[str, Link]
+) -> None:
+    """Add one run to the busy time of every leg that it passes on its way to L1. A source without a link of its own goes by its
+    tier's."""
+    tier = run.tier
+    if tier == _L2:
+        legs[_L2] = legs.get(_L2, 0.0) + link_ms(restore[_L2], size_bytes)
+        return
+    own = sources.get(run.source) if sources else None
+    leg: Leg = tier if own is None else run.source
+    legs[leg] = legs.get(leg, 0.0) + link_ms(own or restore[tier], size_bytes)
+    if (host := restore.get(_L2)) is not None:
         legs[_L2] = legs.get(_L2, 0.0) + link_ms(host, size_bytes)
 
 
@@ -60,9 +77,19 @@ def compute_ms(rates: PrefillRates, prompt_tokens: int, cut_tokens: int) -> floa
     return rates.base_ms + new * (rates.ms_per_token + rates.ms_per_token2 * (prompt_tokens + cut_tokens))
 
 
-def exposed_ms(fetch: float, queue: float, compute: float, rho: float) -> float:
-    """What of the fetch is hidden neither behind the queue nor behind the share `rho` of compute."""
-    return max(0.0, fetch - queue - rho * compute)
+def exposed_ms(legs: Mapping[Leg, float], queue: float, compute: float, rho: float) -> float:
+    """What of a fetch delays the first token.
+
+    Reads from beyond L2 begin when the turn arrives and are over before it is scheduled: the queue hides them. The load-back
+    from L2 begins with the forward, layer by layer: the share `rho` of compute hides it.
+    """
+    host = deep = 0.0
+    for leg, busy_ms in legs.items():
+        if leg == _L2:
+            host = busy_ms
+        elif busy_ms > deep:
+            deep = busy_ms
+    return max(0.0, deep - queue) + max(0.0, host - rho * compute)
 
 
 def transfer_ms(decode: Decode, prompt_tokens: int, kv_bytes_per_token: float) -> float:

@@ -114,6 +114,7 @@ class Prefill(msgspec.Struct, frozen=True):
     inflight_turns: int = 0
     inflight_tokens: int = 0  # prompt tokens of those turns
     routed_tokens: int | None = None  # leading prompt tokens that the gateway itself has sent here before; None = not recorded
+    sources: dict[str, Link] = {}  # links of L3 and L4 runs by their source node; one that is not here goes by its tier's
 
 
 class Decode(msgspec.Struct, frozen=True):

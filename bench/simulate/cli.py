@@ -8,20 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
-from bench.simulate.console import compare, configurations, guards_of, names_of, run_shown, show, told_errors
+from bench.simulate.console import compare, configurations, guards_of, names_of, run_shown, show, told_errors, words
 from bench.simulate.experiments import (
     Choice,
-    exp1_experiment,
-    exp2_experiment,
+    exp1_experiments,
+    exp2_experiments,
     fork_experiment,
     mooncake_experiment,
     scale_experiment,
     weka_experiment,
 )
+from bench.simulate.runner import Run
 from bench.simulate.table import result_table
 
 _SCALE_POLICIES = "cost,round_robin,power_of_two,longest_prefix,dynamo"
 
+OnePolicy = Annotated[str, typer.Option(help="The policy that places turns.")]
+Configs = Annotated[str, typer.Option(help="Configurations, separated by commas.")]
 Policies = Annotated[str, typer.Option(help="Names separated by commas, or all.")]
 Seed = Annotated[int, typer.Option(help="Of clients, beliefs and lots.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")]
@@ -144,39 +147,47 @@ def fork(
 
 
 def exp1(
-    policy: Annotated[str, typer.Option(help="The policy that places turns.")] = "cost",
+    policy: OnePolicy = "cost",
+    configs: Configs = "A,B,C",
     seed: Seed = 1,
     as_json: AsJson = False,
+    jobs: Jobs = 0,
     hardware: Hardware = "",
     model: Model = "",
     horizon_s: Horizon = 0,
+    cost: Cost = "",
 ) -> None:
-    """The UMBP article's Experiment 1: 1P2D, 128 sessions. Configuration A; B and C need the shared pool.
+    """The UMBP article's Experiment 1: 1P2D, 128 sessions, L2 alone (A), L2 and L3 (B), with loadback prefetch (C).
 
     [bold]Example[/bold]
 
       loadback sim exp1 --json
     """
     with told_errors():
-        configurations(exp1_experiment(Choice("", hardware, model, 0, horizon_s), seed), policy, seed, as_json)
+        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost))
+        configurations(exp1_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json)
 
 
 def exp2(
-    policy: Annotated[str, typer.Option(help="The policy that places turns.")] = "cost",
+    policy: OnePolicy = "cost",
+    configs: Configs = "A,B",
     seed: Seed = 1,
     as_json: AsJson = False,
+    jobs: Jobs = 0,
     hardware: Hardware = "",
     model: Model = "",
     horizon_s: Horizon = 0,
+    cost: Cost = "",
 ) -> None:
-    """The UMBP article's Experiment 2: 2P1D, rotation, forced migration. Configuration A; B needs the shared pool.
+    """The UMBP article's Experiment 2: 2P1D, rotation, forced migration, L2 alone (A), L2 and L3 (B).
 
     [bold]Example[/bold]
 
       loadback sim exp2 --json
     """
     with told_errors():
-        configurations(exp2_experiment(Choice("", hardware, model, 0, horizon_s), seed), policy, seed, as_json)
+        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost))
+        configurations(exp2_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json)
 
 
 def scale(
@@ -202,7 +213,7 @@ def scale(
     with told_errors():
         for size in sizes:
             experiment = scale_experiment(Choice(horizon_s=horizon_s), seed, size)
-            results = run_shown(experiment, names_of(policies), seed, jobs)
+            results = run_shown({name: Run(experiment, name, seed) for name in names_of(policies)}, jobs)
             show(result_table(f"scale, {size} workers", results))
             found[str(size)] = {"policies": results}
     if as_json:

@@ -17,6 +17,7 @@ from engine_adapters.emulator.model.params import EngineParams, EngineRole
 
 _PAIR = re.compile(r"(?P<prefills>[1-9]\d*)P(?P<decodes>[1-9]\d*)D", re.IGNORECASE)
 _UNIFIED = re.compile(r"(?P<unified>[1-9]\d*)U", re.IGNORECASE)
+_MEASURED_THREADS = 4
 _ENGINE_ROLES = {Role.PREFILL: EngineRole.PREFILL, Role.DECODE: EngineRole.DECODE, Role.UNIFIED: EngineRole.UNIFIED}
 
 
@@ -58,6 +59,9 @@ class Engines(msgspec.Struct, frozen=True):
     max_running: int = 128
     decode_keeps_cache: bool = False
     decode_memory_fraction: float = 0.0  # of HBM on decode workers; 0 = as on the others
+    pool_gb_per_accelerator: float = 0.0  # of DRAM, for a prefill or unified worker's share of L3; 0 = no L3
+    copy_cu_share: float = 0.0  # of compute units, busy with L2 to L1 copies instead of prefill
+    copy_threads: int = 4  # that copy from L3 on the same node to L2
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -76,6 +80,18 @@ class Cluster(msgspec.Struct, frozen=True):
     @property
     def usd_per_hour(self) -> float:
         return self.topology.workers * self.deployment.accelerators * self.accelerator.usd_per_hour
+
+    @property
+    def pool_pages(self) -> int:
+        """What one node's share of L3 holds: each page once, whatever the ranks."""
+        size_bytes = self.engines.pool_gb_per_accelerator * self.deployment.accelerators * 1e9
+        return int(size_bytes / (self.truth.kv_bytes_per_token * self.engines.page_tokens))
+
+    @property
+    def pool_local(self) -> Link:
+        """Copies between host memories scale with their threads up to the four that were measured; assumed."""
+        link = self.truth.pool_local
+        return Link(link.latency_ms, link.bytes_per_ms * min(1.0, self.engines.copy_threads / _MEASURED_THREADS))
 
     def engine_params(self, role: Role) -> EngineParams:
         truth, engines, deployment = self.truth, self.engines, self.deployment
@@ -100,6 +116,7 @@ class Cluster(msgspec.Struct, frozen=True):
             host_write_bytes_per_ms=truth.host.bytes_per_ms,
             load_back_bytes_per_ms=truth.host.bytes_per_ms,
             load_back_base_ms=truth.host.latency_ms,
+            load_back_compute_share=engines.copy_cu_share,
             transfer_bytes_per_ms=truth.transfer.bytes_per_ms,
             transfer_base_ms=truth.transfer.latency_ms,
             decode_keeps_cache=engines.decode_keeps_cache,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.table import Table
 
 from bench.simulate.experiments import Experiment
 from bench.simulate.machine import MachineError
-from bench.simulate.runner import RunFailed, run_policies
+from bench.simulate.runner import Run, RunFailed, run_all
 from bench.simulate.table import result_table
 from costmodel.params import CostParams
 from costmodel.policies import REGISTRY
@@ -37,36 +37,36 @@ def told_errors() -> Iterator[None]:
 
 
 def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json: bool) -> None:
-    results = run_shown(experiment, names_of(policies), seed, jobs)
+    results = run_shown({name: Run(experiment, name, seed) for name in names_of(policies)}, jobs)
     show(result_table(_title(experiment, seed), results))
     if as_json:
         print(json.dumps({"experiment": experiment.name, "seed": seed, "setup": _setup(experiment), "policies": results}))
 
 
-def configurations(experiment: Experiment, policy: str, seed: int, as_json: bool) -> None:
-    """Only configuration A exists; what the others lack is said, not guessed."""
-    results = run_shown(experiment, names_of(policy), seed, 1)
-    show(result_table(_title(experiment, seed), {f"A ({name})": found for name, found in results.items()}))
-    for lack in experiment.not_modelled:
-        print(f"not modelled: {lack}", file=sys.stderr, flush=True)
+def configurations(experiments: Mapping[str, Experiment], policy: str, seed: int, jobs: int, as_json: bool) -> None:
+    """One policy on every configuration."""
+    (name,) = names_of(policy)
+    results = run_shown({label: Run(each, name, seed) for label, each in experiments.items()}, jobs)
+    first = next(iter(experiments.values()))
+    show(result_table(f"{_title(first, seed)}, {name}", results))
     if as_json:
-        line = {"experiment": experiment.name, "seed": seed, "policy": policy, "setup": _setup(experiment)}
-        line |= {"configs": {"A": results[policy]}, "not_modelled": list(experiment.not_modelled)}
+        setups = {label: _setup(each) for label, each in experiments.items()}
+        line = {"experiment": first.name, "seed": seed, "policy": name, "setup": setups, "configs": results}
         print(json.dumps(line), flush=True)
 
 
-def run_shown(experiment: Experiment, names: Sequence[str], seed: int, jobs: int) -> dict[str, dict[str, Any]]:
-    """Behind a progress bar a policy, on stderr."""
+def run_shown(runs: Mapping[str, Run], jobs: int) -> dict[str, dict[str, Any]]:
+    """Behind a progress bar a run, on stderr."""
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bars: dict[str, TaskID] = {}
 
         def tell(name: str, done_s: float) -> None:
             if name not in bars:
-                bars[name] = progress.add_task(name, total=experiment.settings.horizon_s)
+                bars[name] = progress.add_task(name, total=runs[name].experiment.settings.horizon_s)
             progress.update(bars[name], completed=done_s)
 
-        return run_policies(experiment, names, seed, jobs or os.cpu_count() or 1, tell)
+        return run_all(runs, jobs or os.cpu_count() or 1, tell)
 
 
 def guards_of(text: str) -> CostParams:
@@ -82,11 +82,15 @@ def guards_of(text: str) -> CostParams:
     return msgspec.convert(given, CostParams, strict=False)
 
 
+def words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def names_of(policies: str) -> list[str]:
     """In the registry's order for all, else as given."""
     if policies.strip() == "all":
         return list(REGISTRY)
-    names = [word.strip() for word in policies.split(",") if word.strip()]
+    names = words(policies)
     for name in names:
         if name not in REGISTRY:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(REGISTRY)}", param_hint="--policies")
@@ -110,6 +114,7 @@ def _setup(experiment: Experiment) -> Mapping[str, Any]:
         "l1_tokens": params.kv_tokens,
         "decode_tokens": cluster.engine_params(Role.DECODE).kv_tokens if topology.disaggregated else None,
         "l2_tokens": params.host_kv_tokens,
+        "l3_tokens_per_node": cluster.pool_pages * cluster.engines.page_tokens,
         "concurrency": settings.concurrency,
         "horizon_s": settings.horizon_s,
         "warmup_s": settings.warmup_s,

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from bench.simulate.agenda import Agenda
-from costmodel.values import WorkerKey
+from bench.simulate.shared_pool import NodePool, SharedPool
+from costmodel.values import Link, WorkerKey
 from engine_adapters.base import LoadReport
 from engine_adapters.emulator.model.engine import EngineModel
 from engine_adapters.emulator.model.live_request import Stage
@@ -38,15 +39,35 @@ class Listener(msgspec.Struct):
     first_token: Callable[[str, Cached], None]
     finished: Callable[[str, bool], None]  # False: the engine gave it up for want of memory
     published: Callable[[WorkerKey, list[BlockEvent]], None]
+    pooled: Callable[[str, BlockEvent], None] = lambda node, event: None  # what a node's share of L3 gained or lost
+
+
+class L3(msgspec.Struct, frozen=True):
+    """The shared pool in truth: every prefill or unified worker's node holds a part of it."""
+
+    node_pages: int
+    page_bytes: float
+    local: Link
+    remote: Link
 
 
 class EnginePool:
     """Raises ValueError from `submit` as the engine model does: for a prompt that no engine could hold."""
 
-    def __init__(self, params: Mapping[WorkerKey, EngineParams], agenda: Agenda, listener: Listener) -> None:
+    def __init__(
+        self, params: Mapping[WorkerKey, EngineParams], agenda: Agenda, listener: Listener, l3: L3 | None = None
+    ) -> None:
         self._agenda = agenda
         self._listener = listener
-        self.models = {key: EngineModel(each) for key, each in params.items()}
+        self._pool: SharedPool | None = None
+        pools: dict[WorkerKey, NodePool] = {}
+        if l3 is not None:
+            nodes = [key for key, each in params.items() if each.role is not EngineRole.DECODE]
+            page_tokens = next(iter(params.values())).page_tokens
+            names = [key.worker_id for key in nodes]
+            self._pool = SharedPool(names, l3.node_pages, page_tokens, l3.page_bytes, listener.pooled)
+            pools = {key: NodePool(self._pool, key.worker_id, l3.local, l3.remote) for key in nodes}
+        self.models = {key: EngineModel(each, pools.get(key)) for key, each in params.items()}
         self._due: dict[WorkerKey, float | None] = dict.fromkeys(self.models)
         self._pairs: dict[str, tuple[WorkerKey, WorkerKey, int]] = {}  # prefill, decode, prompt tokens
         self._transferred_tokens = 0
@@ -54,6 +75,8 @@ class EnginePool:
     def submit(self, request: EngineRequest, prefill: WorkerKey, decode: WorkerKey) -> None:
         """One turn, to one unified worker or to both halves of a pair."""
         now_ms = self._agenda.now_ms
+        if self._pool is not None:
+            self._pool.touch(request.pages)
         self._pairs[request.rid] = (prefill, decode, request.prompt_tokens)
         if prefill == decode:
             self.models[prefill].submit(request, now_ms)
@@ -78,7 +101,8 @@ class EnginePool:
             "prefill_to_decode": self._transferred_tokens,
         }
         per_token = next(iter(models)).params.kv_bytes_per_token
-        return {way: float(count * per_token) for way, count in tokens.items()}
+        moved = {way: float(count * per_token) for way, count in tokens.items()}
+        return moved | self._pool.read_bytes if self._pool is not None else moved
 
     def _pump(self, key: WorkerKey) -> None:
         """Let one engine do everything due, hand it on, and come back when there is more."""

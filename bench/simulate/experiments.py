@@ -6,6 +6,7 @@ Where a published setting is unknown the figure is assumed and said so in docs/s
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -57,26 +58,25 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Experiment(msgspec.Struct, frozen=True):
-    """One comparison. `not_modelled` says what of the published experiment this one lacks."""
+    """One comparison."""
 
     name: str
     workload: Workload
     cluster: Cluster
     settings: Settings
     params: PolicyParams = PolicyParams()
-    not_modelled: tuple[str, ...] = ()
 
 
-# Kimi K2 on 8 MI355X as in the UMBP article: MXFP4 weights, fp8 KV, compute against the fp8 peak since attention and activations
-# are no fp4. `mfu` is InferenceX's 2,687 tokens/s an accelerator (8k in, 1k out, MXFP4), read as input and output together with
-# half of the time spent on prefill: 19.1k input tokens/s x 71 GFLOP x 2 of 40.3 PFLOP/s. L2 is 96 GB a rank as in the article's
-# configuration A. Prefill's HBM pool is unpublished; HiCache wants the host's larger than it, and configuration B has 64 GB
-# there, so 48 GB are assumed: (594 / 8 + 48) / 288 of HBM. Decode workers use 0.85.
+# Kimi K2 on 8 MI355X as in the UMBP article: MXFP4 weights, fp8 KV, compute against the fp8 peak, since attention and
+# activations are no fp4. `mfu` is InferenceX's 2,687 tokens/s an accelerator (8k in, 1k out, MXFP4), read as input and output
+# together with half of the time spent on prefill: 19.1k input tokens/s x 71 GFLOP x 2 of 40.3 PFLOP/s. Prefill's HBM pool is
+# unpublished; HiCache wants the host's larger than it, and configuration B has 64 GB there, so 48 GB are assumed:
+# (594 / 8 + 48) / 288 of HBM. Decode workers use 0.85.
 _MI355X = Deployment(8, "fp8", "fp4", 1.0, mfu=0.07, memory_fraction=0.4245, host_gb_per_accelerator=96)
 _MI355X_ENGINES = Engines(decode_memory_fraction=0.85)
 # Configurations of the article's experiments, all at equal DRAM a rank. What a restore costs before the article's optimisation
 # is unpublished; assumed: the copy kernel takes 32 of 256 CUs from prefill, one thread copies a quarter of what four do, and a
-# read from L3 starts when the request reaches the engine. With it: copies by SDMA, four threads, and reads ahead of the request.
+# read from L3 starts when the request reaches the engine. With it: copies by SDMA, four threads, reads ahead of the request.
 _EXP1 = {
     "A": Restore(l2_gb=96, l3_gb=0),
     "B": Restore(l2_gb=64, l3_gb=32),
@@ -134,38 +134,61 @@ def fork_experiment(choice: Choice, seed: int) -> Experiment:
     return Experiment("fork", workload, cluster, settings, PolicyParams(choice.cost))
 
 
-def exp1_experiment(choice: Choice, seed: int) -> Experiment:
-    """The article's Experiment 1, configuration A: one prefill worker, 128 sessions, L2 of 96 GB a rank."""
-    cluster = _cluster(Machine("1P2D", "mi355x", "kimi-k2", _MI355X), choice, _MI355X_ENGINES)
-    return Experiment(
-        "exp1",
-        programbench(1024, random.Random(f"{seed} workload"), context_tokens=_context(cluster)),
-        cluster,
-        Settings(horizon_s=choice.horizon_s or 3_600, warmup_s=600, concurrency=choice.concurrency or 128),
-        not_modelled=(
-            "B: L2 64 GB a rank with L3; the shared pool is not in the engine model yet",
-            "C: B with loadback prefetch; the prefetch hook is not in the engine model yet",
-        ),
-    )
+def exp1_experiments(choice: Choice, seed: int, names: Sequence[str] = ()) -> dict[str, Experiment]:
+    """The article's Experiment 1 by configuration: one prefill worker, 128 sessions."""
+    machine = Machine("1P2D", "mi355x", "kimi-k2", _MI355X)
+    settings = Settings(horizon_s=choice.horizon_s or 3_600, warmup_s=600, concurrency=choice.concurrency or 128)
+    return _configurations("exp1", machine, settings, choice, seed, _chosen(_EXP1, names))
 
 
-def exp2_experiment(choice: Choice, seed: int) -> Experiment:
-    """The article's Experiment 2, configuration A: two prefill workers, 64 of 128 sessions active, forced migration."""
-    deployment = msgspec.structs.replace(_MI355X, host_gb_per_accelerator=192)
-    cluster = _cluster(Machine("2P1D", "mi355x", "kimi-k2", deployment), choice, _MI355X_ENGINES)
-    return Experiment(
-        "exp2",
-        programbench(1024, random.Random(f"{seed} workload"), context_tokens=_context(cluster)),
-        cluster,
-        Settings(
-            horizon_s=choice.horizon_s or 3_600,
-            warmup_s=600,
-            concurrency=choice.concurrency or 128,
-            rota=Rota(64, 120_000),
-            pin_grow_tokens=256,
-        ),
-        not_modelled=("B: L2 160 GB a rank with L3 32 GB and a decode host cache; not in the engine model yet",),
+def exp2_experiments(choice: Choice, seed: int, names: Sequence[str] = ()) -> dict[str, Experiment]:
+    """The article's Experiment 2 by configuration: two prefill workers, 64 of 128 sessions active, forced migration."""
+    machine = Machine("2P1D", "mi355x", "kimi-k2", _MI355X)
+    settings = Settings(
+        horizon_s=choice.horizon_s or 3_600,
+        warmup_s=600,
+        concurrency=choice.concurrency or 128,
+        rota=Rota(64, 120_000),
+        pin_grow_tokens=256,
     )
+    return _configurations("exp2", machine, settings, choice, seed, _chosen(_EXP2, names))
+
+
+def _configurations(
+    name: str, machine: Machine, settings: Settings, choice: Choice, seed: int, restores: Mapping[str, Restore]
+) -> dict[str, Experiment]:
+    """The same sessions on pools that differ in how their DRAM is split."""
+    clusters = {label: _restoring(machine, choice, restore) for label, restore in restores.items()}
+    context = min(_context(cluster) for cluster in clusters.values())
+    workload = programbench(1024, random.Random(f"{seed} workload"), context_tokens=context)
+    return {
+        label: Experiment(
+            name,
+            workload,
+            cluster,
+            msgspec.structs.replace(settings, queue_in_ms=choice.queue_in_ms, learn_alone=choice.learn_alone),
+            PolicyParams(choice.cost),
+        )
+        for label, cluster in clusters.items()
+    }
+
+
+def _restoring(machine: Machine, choice: Choice, restore: Restore) -> Cluster:
+    deployment = msgspec.structs.replace(machine.deployment, host_gb_per_accelerator=restore.l2_gb)
+    engines = msgspec.structs.replace(
+        _MI355X_ENGINES,
+        pool_gb_per_accelerator=restore.l3_gb,
+        copy_cu_share=restore.copy_cu_share,
+        copy_threads=restore.copy_threads,
+    )
+    return _cluster(msgspec.structs.replace(machine, deployment=deployment), choice, engines)
+
+
+def _chosen(restores: Mapping[str, Restore], names: Sequence[str]) -> dict[str, Restore]:
+    unknown = [name for name in names if name not in restores]
+    if unknown:
+        raise ValueError(f"--configs knows no {', '.join(unknown)}: choose from {', '.join(restores)}")
+    return {name: restores[name] for name in (names or restores)}
 
 
 def scale_experiment(choice: Choice, seed: int, workers: int) -> Experiment:

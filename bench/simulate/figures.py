@@ -42,6 +42,7 @@ def figures(outcome: Outcome, warmup_ms: float, price: Price) -> dict[str, Any]:
         "tokens_by_tier": {
             "L1": sum(turn.device_tokens for turn in counted),
             "L2": sum(turn.host_tokens for turn in counted),
+            "L3": sum(turn.pool_tokens for turn in counted),
             "computed": sum(turn.prompt_tokens - turn.cached_tokens for turn in counted),
         },
         "moved_bytes": outcome.moved_bytes,

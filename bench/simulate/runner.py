@@ -4,47 +4,56 @@ from __future__ import annotations
 
 import multiprocessing
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+import msgspec
 
 from bench.simulate.experiments import Experiment
 from bench.simulate.figures import Price, figures
 from bench.simulate.simulation import Simulation
 from costmodel.policies import REGISTRY
 
-Tell = Callable[[str, float], None]  # policy, virtual seconds done
+Tell = Callable[[str, float], None]  # label, virtual seconds done
 
 
 class RunFailed(Exception):
     """A policy's run ended in an error; the message holds its traceback."""
 
 
-def run_policy(experiment: Experiment, policy: str, seed: int, tell: Callable[[float], None] | None = None) -> dict[str, Any]:
+class Run(msgspec.Struct, frozen=True):
+    """One policy in one experiment."""
+
+    experiment: Experiment
+    policy: str
+    seed: int
+
+
+def run_policy(run: Run, tell: Callable[[float], None] | None = None) -> dict[str, Any]:
     """One policy's figures."""
-    simulation = Simulation(
-        experiment.workload, experiment.cluster, REGISTRY[policy](experiment.params), experiment.settings, seed
-    )
+    experiment = run.experiment
+    policy = REGISTRY[run.policy](experiment.params)
+    simulation = Simulation(experiment.workload, experiment.cluster, policy, experiment.settings, run.seed)
     outcome = simulation.run(tell)
     return figures(outcome, experiment.settings.warmup_s * 1000, Price(experiment.cluster.usd_per_hour))
 
 
-def run_policies(
-    experiment: Experiment, policies: Sequence[str], seed: int, jobs: int, tell: Tell
-) -> dict[str, dict[str, Any]]:
-    """Figures by policy, in the order asked for. Raises `RunFailed`; no process outlives the call."""
-    if jobs < 2 or len(policies) < 2:
-        return {name: run_policy(experiment, name, seed, lambda done, name=name: tell(name, done)) for name in policies}  # type: ignore[misc]
+def run_all(runs: Mapping[str, Run], jobs: int, tell: Tell) -> dict[str, dict[str, Any]]:
+    """Figures by label, in the order asked for. Raises `RunFailed`; no process outlives the call."""
+    if jobs < 2 or len(runs) < 2:
+        return {label: run_policy(run, partial(tell, label)) for label, run in runs.items()}
     context = multiprocessing.get_context("fork")  # the workload is shared, not sent
-    left, found = list(policies), {}
+    left, found = list(runs), {}
     running: dict[Connection, tuple[str, BaseProcess]] = {}
     try:
         while left or running:
             while left and len(running) < jobs:
                 name = left.pop(0)
                 ours, theirs = context.Pipe(duplex=False)
-                process = context.Process(target=_child, args=(theirs, experiment, name, seed), daemon=True)
+                process = context.Process(target=_child, args=(theirs, runs[name]), daemon=True)
                 process.start()
                 theirs.close()
                 running[ours] = (name, process)
@@ -59,7 +68,7 @@ def run_policies(
         for _, child in running.values():
             child.kill()
             child.join()
-    return {name: found[name] for name in policies}
+    return {label: found[label] for label in runs}
 
 
 def _read(connection: Connection, name: str, tell: Tell) -> dict[str, Any] | None:
@@ -76,8 +85,8 @@ def _read(connection: Connection, name: str, tell: Tell) -> dict[str, Any] | Non
     return dict(message)
 
 
-def _child(connection: Connection, experiment: Experiment, policy: str, seed: int) -> None:
+def _child(connection: Connection, run: Run) -> None:
     try:
-        connection.send(run_policy(experiment, policy, seed, connection.send))
+        connection.send(run_policy(run, connection.send))
     except Exception:  # noqa: BLE001  the process's root: whatever happens is told to the parent, which raises it
         connection.send(traceback.format_exc())

@@ -8,7 +8,8 @@ from costmodel.values import WorkerKey
 
 
 class Served(msgspec.Struct, frozen=True, gc=False):
-    """Times of the agenda in ms. `device_tokens` and `host_tokens` came from cache, the rest of the prompt was computed."""
+    """Times of the agenda in ms. `device_tokens`, `host_tokens` and `pool_tokens` came from cache, the rest of the prompt was
+    computed."""
 
     arrived_ms: float
     first_ms: float
@@ -17,6 +18,7 @@ class Served(msgspec.Struct, frozen=True, gc=False):
     output_tokens: int
     device_tokens: int
     host_tokens: int
+    pool_tokens: int
     first_call: bool
     prefill: WorkerKey
     decode: WorkerKey
@@ -33,4 +35,4 @@ class Served(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def cached_tokens(self) -> int:
-        return self.device_tokens + self.host_tokens
+        return self.device_tokens + self.host_tokens + self.pool_tokens

@@ -15,12 +15,12 @@ import xxhash
 from bench.simulate.agenda import Agenda
 from bench.simulate.clients import Ask, Clients, Rota
 from bench.simulate.cluster import Cluster, misjudge
-from bench.simulate.engines import EnginePool, Listener
+from bench.simulate.engines import L3, EnginePool, Listener
 from bench.simulate.served import Served
 from bench.simulate.view import Sent, View
 from bench.simulate.workload import SessionPlan, Workload, reply_pages
 from costmodel.policies.base import Policy
-from costmodel.values import Role, Turn, WorkerKey
+from costmodel.values import Fleet, Role, Scored, Turn, WorkerKey
 from engine_adapters.emulator.model.request import Cached, EngineRequest
 from kvtier.index.events import BlockEvent
 from router.threads.estimate import Rates as OutputRates
@@ -92,6 +92,10 @@ class Simulation:
         self._policy = policy
         self._rng = random.Random(f"{seed} policy")
         l2 = any(each.host_kv_tokens for each in params.values())
+        truth, pages = cluster.truth, cluster.pool_pages
+        l3 = (
+            L3(pages, truth.kv_bytes_per_token * workload.page_tokens, cluster.pool_local, truth.pool_remote) if pages else None
+        )
         self._view = View(
             roles,
             belief,
@@ -99,9 +103,10 @@ class Simulation:
             l2=l2,
             queue_in_ms=settings.queue_in_ms,
             learn_alone=settings.learn_alone,
+            l3=l3 is not None,
         )
-        listener = Listener(self._prefilled, self._first_token, self._finished, self._published)
-        self._engines = EnginePool(params, self._agenda, listener)
+        listener = Listener(self._prefilled, self._first_token, self._finished, self._published, self._pooled)
+        self._engines = EnginePool(params, self._agenda, listener, l3)
         until_ms = settings.horizon_s * 1000
         self._clients = Clients(self._agenda, self._send, until_ms=until_ms, rota=settings.rota)
         self._prefill_keys = [key for key, role in roles.items() if role is not Role.DECODE]
@@ -147,6 +152,9 @@ class Simulation:
     def _published(self, key: WorkerKey, events: list[BlockEvent]) -> None:
         self._agenda.after(self._settings.event_lag_ms, lambda: self._view.heard_events(key, events, self._agenda.now_ms))
 
+    def _pooled(self, node: str, event: BlockEvent) -> None:
+        self._agenda.after(self._settings.event_lag_ms, self._view.heard_pool, node, event)
+
     def _send(self, ask: Ask) -> None:
         """The gateway's turn: recognise, locate, decide, book, dispatch."""
         now_ms, call = self._agenda.now_ms, ask.call
@@ -170,7 +178,7 @@ class Simulation:
         chosen = self._policy.decide(turn, fleet, now_ms, self._rng).chosen
         self._turns += 1
         rid = str(self._turns)
-        sent = Sent(self._turns, call.prompt_tokens, chosen, now_ms)
+        sent = Sent(self._turns, call.prompt_tokens, chosen, now_ms, sources=_read_from(fleet, chosen))
         self._decisions.append((now_ms, ask.thread_id, chosen.prefill, chosen.decode))
         self._flights[rid] = _Flight(ask, sent, first_call)
         self._view.placed(sent, pages)
@@ -252,6 +260,7 @@ class Simulation:
                 output_tokens,
                 sent.cached.device,
                 sent.cached.host,
+                sent.cached.storage,
                 flight.first_call,
                 sent.chosen.prefill,
                 sent.chosen.decode,
@@ -259,3 +268,11 @@ class Simulation:
                 terms.total_ms,
             )
         )
+
+
+def _read_from(fleet: Fleet, chosen: Scored) -> tuple[str, ...]:
+    """The nodes of the pool that the chosen prefill reads from."""
+    for prefill in fleet.prefills:
+        if prefill.worker == chosen.prefill and prefill.sources:
+            return tuple({run.source: None for run in prefill.residency.runs if run.source and run.start < chosen.cut_tokens})
+    return ()

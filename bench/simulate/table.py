@@ -26,7 +26,7 @@ def result_table(title: str, results: Mapping[str, Mapping[str, Any]]) -> Table:
         "hit",
         "first hit",
         "later hit",
-        "L1/L2 Mtok",
+        "L1/L2/L3 Mtok",
         "moved GB",
         "$/Mtok",
     ):
@@ -54,7 +54,7 @@ def _cells(found: Mapping[str, Any], best_e2e: float, best_ttft: float) -> list[
         _percent(found["hit"]),
         _percent(found["first_call_hit"]),
         _percent(found["later_call_hit"]),
-        f"{tiers['L1'] / 1e6:,.0f}/{tiers['L2'] / 1e6:,.0f}",
+        "/".join(f"{tiers[tier] / 1e6:,.0f}" for tier in ("L1", "L2", "L3")),
         f"{moved:,.0f}",
         f"{found['usd_per_million_tokens']:.3f}",
     ]

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from bench.simulate.bookings import Bookings
+from bench.simulate.pooled_runs import PooledRuns
 from costmodel.calibrate import LinkEstimator
 from costmodel.hardware import HardwarePrior
-from costmodel.values import Decode, Fleet, Prefill, Residency, Role, Run, Scored, Tier, WorkerKey
+from costmodel.values import Decode, Fleet, Link, Prefill, Residency, Role, Run, Scored, Tier, WorkerKey
 from engine_adapters.base import LoadReport
 from engine_adapters.emulator.model.request import Cached
 from kvtier.index.convert import to_residency
-from kvtier.index.events import BlockEvent
+from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
 from kvtier.index.memory import BlockIndex
 from router.fleet.ledger import Ledger
 from router.fleet.rates import Rates
@@ -39,6 +40,7 @@ class Sent(msgspec.Struct):
     sent_ms: float
     first_ms: float = 0.0
     cached: Cached = Cached()
+    sources: tuple[str, ...] = ()  # nodes of the shared pool that it reads from
     alone: bool = False  # nothing was ahead of it: no prefill in flight there, no turn waiting for decode room
 
 
@@ -69,6 +71,7 @@ class View:
         l2: bool,
         queue_in_ms: bool = False,
         learn_alone: bool = False,
+        l3: bool = False,
     ) -> None:
         pool_rates = Rates(belief.prefill, belief.decode)
         self.workers = {key: Worker(role, belief, pool_rates) for key, role in roles.items()}
@@ -79,12 +82,26 @@ class View:
         self._learn_alone = learn_alone
         self._reuse_share = 1.0
         self._restore = {Tier.L2: belief.host} if l2 else {}
+        if l3:
+            self._restore[Tier.L3] = belief.pool_remote
+        self._l3 = l3
+        self._holder: dict[int, str] = {}  # page -> node of the shared pool
+        self._flows: dict[str, int] = {}  # node -> turns under way that read from it
         self._blocks = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
         self._routed = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
 
     def heard_events(self, key: WorkerKey, events: Iterable[BlockEvent], now_ms: float) -> None:
         for event in events:
             self._blocks.apply(key, event, now_ms)
+
+    def heard_pool(self, node: str, event: BlockEvent) -> None:
+        """What a node's agent says of its share of L3."""
+        if isinstance(event, BlocksStored):
+            self._holder.update(dict.fromkeys(event.hashes, node))
+        elif isinstance(event, BlocksRemoved):
+            for page in event.hashes:
+                if self._holder.get(page) == node:
+                    del self._holder[page]
 
     def heard_load(self, key: WorkerKey, report: LoadReport, now_ms: float) -> None:
         worker = self.workers[key]
@@ -115,6 +132,7 @@ class View:
         """
         matches = {} if new_thread else self._blocks.match(pages, now_ms)
         lineage = routed if new_thread else {}
+        pooled = PooledRuns(pages, self._holder, self._page_tokens) if self._l3 and not new_thread else None
         prefills: list[Prefill] = []
         decodes: list[Decode] = []
         for key, worker in self.workers.items():
@@ -131,16 +149,27 @@ class View:
                 load = msgspec.structs.replace(load, queued_ms=worker.bookings.queued_ms(now_ms))
             if worker.role is not Role.DECODE and (allowed is None or key in allowed):
                 sent, tokens = routed.get(key, 0), worker.prefill_tokens
-                prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent))
+                sources: dict[str, Link] = {}
+                if pooled is not None:
+                    held = pooled.behind(held, prompt_tokens)
+                    sources = {run.source: self._source_link(key, run.source) for run in held.runs if run.source}
+                prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent, sources))
             if worker.role is not Role.PREFILL:
                 link, rates = worker.transfer.link, worker.rates.decode(now_ms)
                 decodes.append(Decode(key, load, rates, link, held.tokens, turns, worker.decode_tokens))
         kv_bytes = self._belief.kv_bytes_per_token
         return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, self._reuse_share)
 
+    def _source_link(self, key: WorkerKey, node: str) -> Link:
+        """A node's own engine copies; others pull through network cards that all readers of it share."""
+        link = self._belief.pool_local if node == key.worker_id else self._belief.pool_remote
+        return Link(link.latency_ms, link.bytes_per_ms, self._flows.get(node, 0))
+
     def placed(self, sent: Sent, pages: Sequence[int]) -> None:
         """Book a turn before anything is sent, so that the next decision sees it."""
         prefill, decode = self._legs(sent)
+        for node in sent.sources:
+            self._flows[node] = self._flows.get(node, 0) + 1
         report = decode.ledger.report
         sent.alone = prefill.ledger.inflight == 0 and (report is None or report.waiting_requests == 0)
         uncached = max(0, sent.prompt_tokens - sent.chosen.cut_tokens)
@@ -153,6 +182,9 @@ class View:
 
     def prefilled(self, sent: Sent, now_ms: float) -> None:
         prefill, _ = self._legs(sent)
+        for node in sent.sources:
+            self._flows[node] -= 1
+        sent.sources = ()
         prefill.ledger.settle_prefill(sent.turn, now_ms)
         prefill.bookings.settle(sent.turn, now_ms)
         prefill.prefill_tokens -= sent.prompt_tokens

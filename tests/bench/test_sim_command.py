@@ -59,11 +59,14 @@ def test_mooncake_keeps_the_traces_times() -> None:
 
 
 @pytest.mark.slow
-def test_exp1_tells_what_is_not_modelled() -> None:
-    line = last_json(sim("exp1", "--horizon-s", "660", "--json"))
-    assert list(line["configs"]) == ["A"]
-    check(line["configs"]["A"])
-    assert [lack[0] for lack in line["not_modelled"]] == ["B", "C"]
+def test_exp1_runs_its_configurations_at_equal_dram() -> None:
+    line = last_json(sim("exp1", "--configs", "A,B", "--horizon-s", "660", "--json"))
+    assert (line["experiment"], line["policy"], list(line["configs"])) == ("exp1", "cost", ["A", "B"])
+    for found in line["configs"].values():
+        check(found)
+    a, b = line["setup"]["A"], line["setup"]["B"]
+    assert a["l3_tokens_per_node"] == 0
+    assert b["l3_tokens_per_node"] == pytest.approx(8 * (a["l2_tokens"] - b["l2_tokens"]), rel=1e-3), "each page once, not on 8"
 
 
 def test_wrong_words_are_refused_with_the_right_ones() -> None:

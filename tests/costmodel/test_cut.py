@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.cut import Site, best_cut, engine_cut, find_cut
 from costmodel.params import CutRule
-from costmodel.terms import compute_ms, exposed_ms, fetch_ms
+from costmodel.terms import Leg, add_run, compute_ms, exposed_ms, fetch_ms
 from costmodel.values import Link, PrefillRates, Residency, Run, Tier
 
 links = st.builds(Link, st.floats(0, 50), st.floats(1, 1e6), st.integers(0, 5))
@@ -33,9 +35,15 @@ def sites(draw: st.DrawFn) -> Site:
 
 
 def total_ms(prompt_tokens: int, cut: int, site: Site) -> float:
-    fetch = fetch_ms(site.residency.runs, cut, site.restore, site.kv_bytes_per_token)
     compute = compute_ms(site.rates, prompt_tokens, cut)
-    return exposed_ms(fetch, site.queue_ms, compute, site.overlap_rho) + compute
+    legs: dict[Leg, float] = {}
+    for run in site.residency.runs:
+        tokens = min(run.tokens, cut - run.start)
+        if tokens > 0 and run.tier != Tier.L1:
+            if run.tier not in site.restore:
+                return math.inf
+            add_run(legs, run, tokens * site.kv_bytes_per_token, site.restore, site.sources)
+    return exposed_ms(legs, site.queue_ms, compute, site.overlap_rho) + compute
 
 
 @settings(max_examples=100, deadline=None)

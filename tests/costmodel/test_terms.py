@@ -66,9 +66,18 @@ def test_compute_is_quadratic_in_what_is_attended_to() -> None:
 
 
 def test_exposed_is_what_neither_queue_nor_overlap_hides() -> None:
-    assert exposed_ms(100, 30, 50, 0.0) == 70
-    assert exposed_ms(100, 30, 50, 1.0) == 20
-    assert exposed_ms(10, 30, 50, 0.0) == 0
+    assert exposed_ms({Tier.L3: 100}, 30, 50, 0.0) == 70, "a queue hides reads from the pool"
+    assert exposed_ms({Tier.L3: 10}, 30, 50, 0.0) == 0
+    assert exposed_ms({Tier.L2: 100}, 30, 50, 0.0) == 100, "a load-back begins with the forward"
+    assert exposed_ms({Tier.L2: 100}, 30, 50, 1.0) == 50
+    assert exposed_ms({Tier.L2: 60, Tier.L3: 40, "n1": 70}, 30, 50, 1.0) == 40 + 10
+
+
+def test_a_source_node_has_a_link_of_its_own() -> None:
+    runs = (Run(0, 100, Tier.L3, "near"), Run(100, 100, Tier.L3, "far"))
+    near = {"near": Link(0.0, 1000.0)}
+    assert fetch_ms(runs, 200, {Tier.L3: POOL}, 10.0, near) == pytest.approx(2 + 20)
+    assert fetch_ms(runs, 100, {Tier.L3: POOL}, 10.0, near) == pytest.approx(1)
 
 
 def test_transfer_is_of_what_decode_lacks() -> None:

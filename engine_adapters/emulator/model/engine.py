@@ -9,7 +9,7 @@ request at a time, retraction of the request with the shortest output when decod
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from engine_adapters.emulator.model.live_request import LiveRequest, Stage
 from engine_adapters.emulator.model.load import EngineLoad, LoadCounters, QueueLoad
@@ -17,6 +17,7 @@ from engine_adapters.emulator.model.page_cache import Match, PageCache
 from engine_adapters.emulator.model.page_events import PageEvent
 from engine_adapters.emulator.model.page_node import PageNode
 from engine_adapters.emulator.model.params import EngineParams, EngineRole
+from engine_adapters.emulator.model.pool import Pool
 from engine_adapters.emulator.model.request import (
     Allocated,
     Cached,
@@ -34,11 +35,13 @@ class EngineModel:
     """One engine. `submit`, `abort`, `pair` and `receive` are its inputs; what comes of them is returned by the next `advance`,
     which is therefore due right after each of them and at `next_event_ms`.
 
+    `pool` is a shared tier behind the host's; without one there is none.
     Raises ValueError for a request that could never run (more tokens than the device holds) and for a rid in use.
     """
 
-    def __init__(self, params: EngineParams) -> None:
+    def __init__(self, params: EngineParams, pool: Pool | None = None) -> None:
         self.params = params
+        self._pool = pool
         page = params.page_tokens
         self.cache = PageCache(params.kv_tokens // page, params.host_kv_tokens // page, page)
         self.counters = LoadCounters()
@@ -79,6 +82,8 @@ class EngineModel:
         self._live[request.rid] = live
         if queue is not None:
             queue.append(live)
+        if stage is Stage.WAITING:
+            self._fetch(live, now_ms)
         self._kick(now_ms)
 
     def pair(self, rid: str, now_ms: float, resident_tokens: int = 0) -> None:
@@ -88,6 +93,7 @@ class EngineModel:
             live.peer_resident = resident_tokens
             live.stage = Stage.WAITING
             self._waiting.append(live)
+            self._fetch(live, now_ms)
             self._kick(now_ms)
 
     def receive(self, rid: str, now_ms: float, cached: Cached | None = None) -> None:
@@ -97,7 +103,7 @@ class EngineModel:
             return
         if cached is not None:  # the reply tells whichever half had more (decode_schedule_batch_mixin.py)
             own = live.tree_pages * self.params.page_tokens
-            live.cached = Cached(cached.device + max(0, own - cached.tokens), cached.host)
+            live.cached = Cached(cached.device + max(0, own - cached.tokens), cached.host, cached.storage)
         live.computed = live.fill_tokens
         live.stage = Stage.WAITING
         self._waiting.append(live)
@@ -191,7 +197,8 @@ class EngineModel:
         else:
             spans, load_back = self._compose_prefill()
             if spans:
-                duration = max(self.params.prefill_ms(spans), self.params.load_back_ms(load_back) if load_back else 0.0)
+                copying = self.params.load_back_ms(load_back) if load_back else 0.0
+                duration = max(self.params.prefill_ms(spans) + self.params.load_back_compute_share * copying, copying)
                 self.counters.prefilled(sum(end - start for start, end in spans), duration)
                 self._forward_end_ms = now_ms + duration
                 self._start_backups(now_ms)
@@ -200,6 +207,36 @@ class EngineModel:
             duration = self.params.decode_ms(len(self._running))
             self.counters.decoded(len(self._running), duration)
             self._forward_end_ms = now_ms + duration
+
+    def _fetch(self, live: LiveRequest, now_ms: float) -> None:
+        """Read from the shared pool what it has of the prompt beyond device and host, as SGLang does when a request comes.
+
+        The request waits until all of it is there (`wait_complete`).
+        """
+        pool, page, request = self._pool, self.params.page_tokens, live.request
+        if pool is None:
+            return
+        pages = request.pages[: (live.fill_tokens - 1) // page]
+        match = self.cache.match(pages, request.namespace)
+        missing = pages[match.device_pages + match.host_pages :]
+        if len(missing) * page < self.params.pool_threshold_tokens:
+            return
+        found = pool.extent(missing)
+        if found * page < self.params.pool_threshold_tokens:
+            return
+        wanted = pages[: match.device_pages + match.host_pages + found]
+        self.cache.lock(match.node)
+        live.fetching = True
+        self._timers.at(pool.read(missing[:found], now_ms), self._fetch_end(live, wanted, match.node))
+
+    def _fetch_end(self, live: LiveRequest, wanted: Sequence[int], node: PageNode) -> Callable[[float], None]:
+        def end(now_ms: float) -> None:
+            self.cache.unlock(node)
+            live.fetching = False
+            live.fetched = self.cache.insert_host(wanted, live.request.namespace) * self.params.page_tokens
+            self._kick(now_ms)
+
+        return end
 
     def _compose_prefill(self) -> tuple[list[tuple[int, int]], int]:
         """Choose the next prefill batch; its (start, end) token spans and how many tokens come back from the host."""
@@ -217,16 +254,18 @@ class EngineModel:
         while self._waiting and budget > 0 and self._chunked is None:
             if len(self._running) + len(self._batch) >= self.params.max_running:
                 break
-            live = self._waiting[0]
-            restored = self._admit(live)
-            if restored is None or not self._add_span(live, spans, budget):
+            ready = next((waiting for waiting in self._waiting if not waiting.fetching), None)
+            if ready is None:
+                break
+            restored = self._admit(ready)
+            if restored is None or not self._add_span(ready, spans, budget):
                 if restored is not None:
-                    self._give_back(live)
+                    self._give_back(ready)
                 break
             load_back += restored
-            self._waiting.popleft()
-            live.stage = Stage.PREFILLING
-            budget -= live.pending_new
+            self._waiting.remove(ready)
+            ready.stage = Stage.PREFILLING
+            budget -= ready.pending_new
         return spans, load_back
 
     def _admit(self, live: LiveRequest) -> int | None:
@@ -245,8 +284,9 @@ class EngineModel:
         live.computed = match.device_pages * page
         restored = self._restore(live, match)
         if live.output == 0:
-            live.cached = Cached(match.device_pages * page, restored)
-            self.counters.looked_up(live.fill_tokens, live.cached.device, live.cached.host)
+            stored = min(live.fetched, restored)
+            live.cached = Cached(match.device_pages * page, restored - stored, stored)
+            self.counters.looked_up(live.fill_tokens, live.cached.device, restored)
             self.counters.loaded_back_tokens += restored
         return restored
 
@@ -437,7 +477,11 @@ class EngineModel:
 
     def _backup_end(self, node: PageNode) -> Callable[[float], None]:
         def end(now_ms: float) -> None:
+            written = [part.hashes for part in node.backup or []]
             self.counters.backed_up_tokens += self.cache.end_backup(node) * self.params.page_tokens
+            if self._pool is not None:
+                for hashes in written:
+                    self._pool.write(hashes, now_ms)
             self._kick(now_ms)
 
         return end

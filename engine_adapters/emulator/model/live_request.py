@@ -29,6 +29,8 @@ class LiveRequest:
     __slots__ = (
         "cached",
         "computed",
+        "fetched",
+        "fetching",
         "node",
         "output",
         "peer_resident",
@@ -46,6 +48,8 @@ class LiveRequest:
         self.submitted_ms = now_ms
         self.output = 0
         self.computed = 0
+        self.fetching = False  # a shared pool is being read for it; others go ahead meanwhile
+        self.fetched = 0  # tokens that came from there
         self.pending_new = 0  # tokens of the chunk being computed now
         self.cached = Cached()
         self.node: PageNode | None = None

@@ -148,6 +148,33 @@ class PageCache:
                 self._put_on_device(node)
         return sum(len(node.hashes) for node in path)
 
+    def insert_host(self, hashes: Sequence[int], namespace: Namespace = SHARED) -> int:
+        """Put into the host tier what of `hashes` is in no tier, as far as there is room; how many pages that were."""
+        node, at = self._root(namespace), 0
+        while at < len(hashes) and (child := node.children.get(hashes[at])) is not None:
+            shared = _shared(child.hashes, hashes, at)
+            node = child if shared == len(child.hashes) else self._split(child, shared)
+            at += shared
+            self._touch(node)
+        if at == len(hashes) or (node.hashes and not node.on_host):
+            return 0
+        self.lock(node)
+        pages = len(hashes) - at
+        while self.host_pages + pages > self.host_capacity and (victim := self._host_leaves.pop()) is not None:
+            self._drop_from_host(victim)
+        pages = min(pages, self.host_capacity - self.host_pages)
+        self.unlock(node)
+        if pages <= 0:
+            return 0
+        child = PageNode(node, tuple(hashes[at : at + pages]))
+        child.on_host = True
+        node.children[hashes[at]] = child
+        self.host_pages += pages
+        self._touch(child)
+        self._host_leaves.offer(child)
+        self.events.append(_stored(child, Tier.L2))
+        return pages
+
     def begin_backup(self, node: PageNode) -> bool:
         """Reserve host room for a write of `node`; it stays locked until `end_backup`."""
         pages = len(node.hashes)

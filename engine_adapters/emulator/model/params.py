@@ -45,6 +45,8 @@ class EngineParams(msgspec.Struct, frozen=True):
     load_back_bytes_per_ms: float = 20.0e6
     load_back_base_ms: float = 0.2
     load_back_threshold_tokens: int = 10
+    load_back_compute_share: float = 0.0  # of the compute units, taken from prefill by a copying kernel; 0 = a copy engine
+    pool_threshold_tokens: int = 256  # what a shared pool must have beyond device and host to be read
     transfer_bytes_per_ms: float = 10.0e6
     transfer_base_ms: float = 1.0
     decode_keeps_cache: bool = False  # a decode worker with a radix cache of its own

@@ -38,14 +38,15 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
 
 class Cached(msgspec.Struct, frozen=True):
-    """Prompt tokens that were not computed, by where they lay."""
+    """Prompt tokens that were not computed, by where they lay. `storage`: a shared pool, read when the request came."""
 
     device: int = 0
     host: int = 0
+    storage: int = 0
 
     @property
     def tokens(self) -> int:
-        return self.device + self.host
+        return self.device + self.host + self.storage
 
 
 class FinishReason(StrEnum):

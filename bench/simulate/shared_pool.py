@@ -1,0 +1,117 @@
+"""The simulated L3: every node's share of host DRAM as one pool that holds each page once. No engine, no gateway.
+
+A page lies on the node whose engine first offered it. Each node evicts its own, least recently used and deepest first. A read
+takes its way's bandwidth in turn: within a node by copying threads, between nodes by both their network cards.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+
+from costmodel.values import Link, Tier
+from engine_adapters.emulator.model.timers import Lane
+from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
+
+Told = Callable[[str, BlockEvent], None]  # node, what happened there
+
+
+class SharedPool:
+    """`capacity_pages` of each node. `told` hears of every page that comes or goes."""
+
+    def __init__(self, nodes: Sequence[str], capacity_pages: int, page_tokens: int, page_bytes: float, told: Told) -> None:
+        self._held: dict[str, OrderedDict[int, None]] = {node: OrderedDict() for node in nodes}
+        self._holder: dict[int, str] = {}
+        self._capacity = capacity_pages
+        self._page_tokens = page_tokens
+        self.page_bytes = page_bytes
+        self._told = told
+        self._lanes: defaultdict[tuple[str, str], Lane] = defaultdict(Lane)
+        self.read_bytes: dict[str, float] = {"l3_local_to_l2": 0.0, "l3_remote_to_l2": 0.0}
+
+    def extent(self, hashes: Sequence[int]) -> int:
+        holder = self._holder
+        for count, page in enumerate(hashes):
+            if page not in holder:
+                return count
+        return len(hashes)
+
+    def read(self, node: str, hashes: Sequence[int], local: Link, remote: Link, now_ms: float) -> float:
+        """When all of `hashes` have come to `node`. They are the most recently used now."""
+        sources: dict[str, int] = {}
+        for page in reversed(hashes):
+            source = self._holder.get(page)
+            if source is not None:
+                self._held[source].move_to_end(page)
+                sources[source] = sources.get(source, 0) + 1
+        done_ms = now_ms
+        for source, pages in sources.items():
+            size_bytes = pages * self.page_bytes
+            if source == node:
+                self.read_bytes["l3_local_to_l2"] += size_bytes
+                lanes, link = [(node, "copy")], local
+            else:
+                self.read_bytes["l3_remote_to_l2"] += size_bytes
+                lanes, link = [(source, "out"), (node, "in")], remote
+            taken = [self._lanes[lane].take(now_ms, size_bytes / link.bytes_per_ms) for lane in lanes]
+            done_ms = max(done_ms, *taken) + link.latency_ms
+        return done_ms
+
+    def write(self, node: str, hashes: Sequence[int]) -> None:
+        held, holder = self._held[node], self._holder
+        stored = []
+        for page in reversed(hashes):  # the deepest is the oldest of them
+            source = holder.get(page)
+            if source is None:
+                holder[page] = node
+                held[page] = None
+                stored.append(page)
+            else:
+                self._held[source].move_to_end(page)
+        if stored:
+            self._told(node, BlocksStored(tuple(reversed(stored)), None, Tier.L3, self._page_tokens))
+            self._evict(node)
+
+    def touch(self, hashes: Sequence[int]) -> None:
+        """A gateway's look-up counts as a use of every page of the prompt, whichever tier then serves it."""
+        for page in reversed(hashes):
+            source = self._holder.get(page)
+            if source is not None:
+                self._held[source].move_to_end(page)
+
+    def lose(self, node: str) -> None:
+        """The node is gone with all that it held."""
+        gone = tuple(self._held[node])
+        self._held[node] = OrderedDict()
+        for page in gone:
+            del self._holder[page]
+        if gone:
+            self._told(node, BlocksRemoved(gone, Tier.L3))
+
+    def _evict(self, node: str) -> None:
+        held, removed = self._held[node], []
+        while len(held) > self._capacity:
+            page, _ = held.popitem(last=False)
+            del self._holder[page]
+            removed.append(page)
+        if removed:
+            self._told(node, BlocksRemoved(tuple(removed), Tier.L3))
+
+
+class NodePool:
+    """The pool as one node's engine uses it: `engine_adapters.emulator.model.pool.Pool`."""
+
+    def __init__(self, pool: SharedPool, node: str, local: Link, remote: Link) -> None:
+        self._pool = pool
+        self._node = node
+        self._local = local
+        self._remote = remote
+
+    def extent(self, hashes: Sequence[int]) -> int:
+        return self._pool.extent(hashes)
+
+    def read(self, hashes: Sequence[int], now_ms: float) -> float:
+        return self._pool.read(self._node, hashes, self._local, self._remote, now_ms)
+
+    def write(self, hashes: Sequence[int], now_ms: float) -> None:
+        self._pool.write(self._node, hashes)
