@@ -4,6 +4,7 @@ GatewayError
 ├── BadRequest                  400  the client's fault; never retried
 │   ├── UnknownModel            404
 │   ├── BodyTooLarge            413
+│   ├── EncodedBody             415  the body is compressed
 │   ├── HeadTooLarge            431
 │   ├── Unauthorized            401
 │   ├── NotServed               404  no engine of this pool answers that path
@@ -53,6 +54,11 @@ class UnknownModel(BadRequest):
 class BodyTooLarge(BadRequest):
     status = 413
     code = "body_too_large"
+
+
+class EncodedBody(BadRequest):
+    status = 415
+    code = "content_encoding_not_supported"
 
 
 class HeadTooLarge(BadRequest):

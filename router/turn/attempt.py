@@ -23,6 +23,8 @@ from router.turn.port import ReplyPort
 from router.wire.exchange import Exchange
 from router.wire.head import Header, end_to_end
 
+_SILENT_MS = 10_000.0  # a worker that has sent nothing for this long and for several times what was predicted is suspect
+_SILENT_TIMES = 5.0
 _DROPPED_REPLY_HEADERS = frozenset((b"content-length", b"date", b"server"))
 
 
@@ -129,7 +131,20 @@ class Attempt:
             self._drop_legs()
             self._settle(self._clock())
             self._release_trials()
+            self._judge_silence(self._clock())
             self._on_result = self.stream = _told
+
+    def _judge_silence(self, now_ms: float) -> None:
+        """Clients often give up before `first_byte_s`: a worker that swallows requests would never be charged with one."""
+        silent_ms = now_ms - self.dispatched_ms
+        patience_ms = max(_SILENT_MS, _SILENT_TIMES * self.placement.decision.chosen.terms.ttft_ms)
+        if self.first_event_ms is not None or silent_ms < patience_ms:
+            return
+        prefill, decode = self.placement.prefill, self.placement.decode
+        for worker in {decode} if self.prefilled else {prefill, decode}:
+            worker.breaker.on_failure(now_ms)
+            worker.last_fault = f"nothing came for {silent_ms / 1000:.0f} s, then the client left"
+            worker.doubted.set()
 
     # what the legs report
 

@@ -15,7 +15,7 @@ from router.body.scan import Scanner
 from router.clock import Clock
 from router.config.tree import Config
 from router.dialects import DIALECTS
-from router.errors import GatewayError, NotServed
+from router.errors import BadRequest, EncodedBody, GatewayError, NotServed
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.threads.keys import read_hints
@@ -86,7 +86,11 @@ class TurnHandler:
         now_ms = self._clock()
         check_client(request.headers, self._config.auth.api_keys)
         dialect = DIALECTS[request.path]
-        scanned = self._scanner.scan(request.body, dialect)
+        try:
+            scanned = self._scanner.scan(request.body, dialect)
+        except BadRequest:
+            refuse_encoded(request.headers)
+            raise
         pool = self._fleet.pool_for(scanned.model)
         refuse_reserved(scanned, pool.adapter.reserved_keys)
         if request.path not in pool.adapter.serves:
@@ -124,3 +128,11 @@ class TurnHandler:
                 ttft_ms=record.ttft_ms,
                 total_ms=round(record.total_ms, 1),
             )
+
+
+def refuse_encoded(headers: list[Header]) -> None:
+    """Says why a body could not be read, where that is because it is compressed: engines do not take such bodies either."""
+    for name, value in headers:
+        if name == b"content-encoding" and value.strip().lower() != b"identity":
+            encoding = value.decode("latin-1")[:40]
+            raise EncodedBody(f"the body is {encoding}-encoded: send it without a content-encoding")

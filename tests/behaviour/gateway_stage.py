@@ -15,7 +15,7 @@ from raw_client import Call, ask, send
 from waiting import until
 
 from router.app import build_app, build_routes
-from router.clock import system_clock
+from router.clock import Clock, system_clock
 from router.config.tree import Config
 from router.gateway import Gateway
 from router.wire.serve import DrainingServer, build_server
@@ -92,6 +92,7 @@ async def open_stage(
     workers: int = 0,
     pool: dict[str, Any] | None = None,
     worker: dict[str, Any] | None = None,
+    clock: Clock = system_clock,
     **sections: Any,
 ) -> Stage:
     """`workers` of each role; `worker`, `pool` and `sections` go into the configuration. Closed by `exits`."""
@@ -104,7 +105,7 @@ async def open_stage(
     workers_of = {name: [{"url": engine.url, **(worker or {})} for engine in group] for name, group in groups.items()}
     pools = [{"engine": "sglang", **workers_of, **(pool or {})}]
     config = Config.model_validate({"polls": _QUIET_POLLS, "seed": 1, **sections, "pools": pools})
-    gateway = Gateway(config, system_clock, Random(1))
+    gateway = Gateway(config, clock, Random(1))
     routes = build_routes(gateway)
     server = build_server(build_app(gateway, routes), routes, port=0, drain_s=1.0, lifespan="on")
     serving = asyncio.create_task(server.serve())

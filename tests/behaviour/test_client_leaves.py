@@ -7,6 +7,8 @@ from fake_engine import Script
 from gateway_stage import Stage, StageMaker
 from waiting import until
 
+from router.clock import system_clock
+
 
 async def test_mid_stream(stage: Stage) -> None:
     stage.script(stage.replying, Script(events=50, stay_after=3))
@@ -55,6 +57,24 @@ async def test_the_next_turn_is_served(stage: Stage) -> None:
     await stage.settled()
     stage.script(stage.engines, Script())
     assert (await stage.ask()).status == 200
+
+
+@pytest.mark.parametrize(("after_ms", "state"), [(60_000.0, "open"), (500.0, "closed")])
+async def test_long_before_any_byte_charges_the_worker(make_stage: StageMaker, kind: str, after_ms: float, state: str) -> None:
+    """Clients that give up before `first_byte_s` must not keep a worker that swallows everything in use."""
+    skipped_ms = 0.0
+    stage = await make_stage(
+        kind, workers=1, clock=lambda: system_clock() + skipped_ms, breaker={"failures": 3, "window_s": 3600, "open_s": 3600}
+    )
+    stage.script(stage.engines, Script(hang=True))
+    for _ in range(3):
+        call = await stage.send(stream=True)
+        await until(lambda: all(engine.active for engine in stage.engines), "the engines have the request")
+        skipped_ms += after_ms
+        await call.leave()
+        await stage.settled()
+    now_ms = stage.gateway.clock()
+    assert {worker.breaker.state(now_ms) for worker in stage.gateway.fleet.workers} == {state}
 
 
 async def _both_told(stage: Stage) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from typing import Any
 
 import pytest
@@ -59,6 +61,13 @@ async def test_an_unknown_model_is_named(stage: Stage) -> None:
 async def test_a_body_above_the_limit(make_stage: StageMaker) -> None:
     stage = await make_stage(PLAIN, listen={"max_body_bytes": 1000})
     assert_refused(stage, await ask(stage.port, stage.body(filler="x" * 2000)), 413)
+
+
+async def test_a_compressed_body_is_named_as_such(stage: Stage) -> None:
+    packed = gzip.compress(json.dumps(stage.body()).encode())
+    call = await ask(stage.port, packed, headers=("Content-Encoding: gzip",))
+    assert_refused(stage, call, 415)
+    assert call.error["message"] == "the body is gzip-encoded: send it without a content-encoding"
 
 
 # What engines judge themselves goes through.
