@@ -24,7 +24,7 @@ async def running_engines(spec: PoolSpec, log_dir: Path) -> AsyncIterator[tuple[
     """Every member answers when this yields. Raises what the launcher raises when one does not start."""
     if spec.engine is EngineChoice.SGLANG:
         async with launch_pd_pool(spec.model_dir, log_dir, prefills=spec.prefills, decodes=spec.decodes) as pool:
-            yield _real_members(spec, pool)
+            yield real_members(spec, pool)
     else:
         async with AsyncExitStack() as exits:
             yield await _start_emulators(spec, log_dir, exits)
@@ -41,11 +41,14 @@ def names(roles: Iterable[Role]) -> list[str]:
     return result
 
 
-def _real_members(spec: PoolSpec, pool: Pool) -> tuple[Member, ...]:
-    return tuple(
-        Member(name, server.spec.role, server.url, server.process.pid, server.process.log, server.spec.bootstrap_port)
-        for name, server in zip(names(spec.roles()), pool.servers, strict=True)
-    )
+def real_members(spec: PoolSpec, pool: Pool) -> tuple[Member, ...]:
+    """Every launched server has a bootstrap port; only prefill servers are reached by theirs."""
+    members = []
+    for name, server in zip(names(spec.roles()), pool.servers, strict=True):
+        role, process = server.spec.role, server.process
+        port = server.spec.bootstrap_port if role is Role.PREFILL else None
+        members.append(Member(name, role, server.url, process.pid, process.log, port))
+    return tuple(members)
 
 
 async def _start_emulators(spec: PoolSpec, log_dir: Path, exits: AsyncExitStack) -> tuple[Member, ...]:

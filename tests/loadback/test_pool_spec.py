@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import yaml
 
 from costmodel.values import Role
 from engine_adapters.emulator.cli import build_parser, options_of
-from loadback.engines import emulator_command, names
+from engine_adapters.launch.pool import Pool, Server, pool_specs
+from engine_adapters.launch.process import EngineProcess
+from engine_adapters.launch.sglang import SglangSpec
+from loadback.engines import emulator_command, names, real_members
 from loadback.pool_spec import EngineChoice, GatewaySpec, Member, PoolSpec
 from loadback.stack import config_yaml
 from router.config.load import parse_config
@@ -36,6 +41,21 @@ def test_the_written_file_reads_back_as_the_same_pool() -> None:
     ]
     assert (config.listen.port, config.policy.name, config.threads.resume_gap_s) == (8123, "sticky", 2.0)
     assert "breaker" not in yaml.safe_load(text)
+
+
+def test_launched_servers_become_a_pool_that_the_gateway_takes() -> None:
+    process = cast(EngineProcess, SimpleNamespace(pid=7, log=Path("x.log")))
+    template = SglangSpec(model_dir=Path("m"), port=0, kv_port=0, replay_port=0)
+    specs = pool_specs(template, [Role.PREFILL, Role.PREFILL, Role.DECODE], range(1, 16))
+    servers = tuple(Server(spec, process, Path("logs")) for spec in specs)
+    shape = PoolSpec(EngineChoice.SGLANG, 2, 1)
+    members = real_members(shape, Pool(prefills=servers[:2], decodes=servers[2:]))
+    pool = parse_config(config_yaml(shape, GatewaySpec(), members), "gateway.yaml", {}).pools[0]
+    assert [(role, worker.bootstrap_port) for role, worker in pool.workers()] == [
+        (Role.PREFILL, 4),
+        (Role.PREFILL, 9),
+        (Role.DECODE, None),
+    ]
 
 
 def test_a_wildcard_address_is_reached_over_loopback() -> None:
