@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from costmodel.values import Residency, Run, Tier
-from kvtier.index.match import BlockRun, Match
+from kvtier.index.runs import BlockRun, Match
 
 
 def to_residency(match: Match, page_size: int, prompt_tokens: int) -> Residency:
@@ -28,4 +28,4 @@ def lineage_residency(positions: int, cumulative_tokens: Sequence[int], page_siz
 def _run(run: BlockRun, page_size: int, prompt_tokens: int) -> Run:
     start = run.start * page_size
     end = min(start + run.blocks * page_size, prompt_tokens)
-    return Run(start, max(0, end - start), run.tier)
+    return Run(start, max(0, end - start), run.tier, run.source)

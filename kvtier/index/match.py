@@ -1,95 +1,105 @@
-"""One walk over a prompt's blocks that finds every source's leading runs at once.
+"""One walk over a prompt's blocks that finds every worker's leading runs at once.
 
 Neighbouring blocks mostly have the same holders, and equal masks are the same object, so the usual step is one lookup and one
-comparison; sources are looked at one by one only where holders change.
+comparison; where holders change, only those that changed are looked at. A worker that reaches the pool goes on through blocks
+that it does not hold itself as long as some node holds them.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
-import msgspec
-
-from costmodel.values import Tier
+from kvtier.index.layout import Layout
+from kvtier.index.pool_trail import PoolTrail
+from kvtier.index.runs import BlockRun, clip
 from kvtier.index.sources import PLANES, TIERS
-
-_TIER_COUNT = len(TIERS)
-
-
-class BlockRun(NamedTuple):
-    """`blocks` blocks from block `start` on, in one tier."""
-
-    start: int
-    blocks: int
-    tier: Tier
-
-
-class Match(msgspec.Struct, frozen=True):
-    """One source's leading runs: contiguous from block 0, each block in its nearest tier; `age_ms` since it last spoke."""
-
-    runs: tuple[BlockRun, ...]
-    age_ms: float
-
-    @property
-    def blocks(self) -> int:
-        last = self.runs[-1]
-        return last.start + last.blocks
 
 
 class Walk:
-    """The state of one walk: which sources still hold every block, in which tier, and the runs closed so far."""
+    """The state of one walk. `peek(block)` gives the mask of any block, `size` is their number."""
 
-    __slots__ = ("_open", "_runs", "_stride", "_tiers", "alive")
+    __slots__ = ("_changes", "_ends", "_lacking", "_layout", "_mask", "_relevant", "_tiers", "_workers", "pool")
 
-    def __init__(self, stride: int, trusted: int) -> None:
-        self.alive = trusted  # sources that hold every block so far
-        self._stride = stride
-        self._tiers = [0] * _TIER_COUNT  # of those, which are in each tier now
-        self._open: dict[int, tuple[int, Tier]] = {}  # bit -> where its current run began
-        self._runs: dict[int, list[BlockRun]] = {}
+    def __init__(self, layout: Layout, peek: Callable[[int], int], size: int) -> None:
+        self.pool = PoolTrail(layout, peek, size)
+        self._layout = layout
+        self._mask = 0
+        self._relevant = layout.worker_planes | layout.node_planes
+        self._workers = layout.workers  # that could restore every block so far
+        self._lacking = layout.workers  # of those, which do not hold the block themselves
+        self._tiers: dict[int, int] = {}  # bit -> its nearest tier now
+        self._changes: dict[int, list[tuple[int, int]]] = {}  # bit -> (block, its nearest tier from there on, 0 = none)
+        self._ends: dict[int, int] = {}  # bit -> first block that the worker could not restore
+
+    @property
+    def alive(self) -> bool:
+        """Whether a further block can matter to anyone."""
+        return bool(self._workers) or (bool(self._layout.unheard) and self.pool.broke_at is None)
 
     def step(self, block: int, mask: int) -> None:
-        """Holders of `block` differ from those of the block before it."""
-        holders = self._nearest(mask)
-        before = self._tiers
-        lost = self.alive
-        for tier_index, now in enumerate(holders):
-            lost &= ~now
-            changed = now & ~before[tier_index]
-            if changed:
-                self._start(block, changed, TIERS[tier_index])
+        """Holders of `block` differ from those of the block before it; the first block always does."""
+        layout = self._layout
+        changed = (mask ^ self._mask) & self._relevant
+        self._mask = mask
+        nodes = mask & layout.node_planes
+        if nodes != self.pool.mask or not block:
+            self.pool.step(block, nodes)
+        changed &= layout.worker_planes
+        if changed:
+            self._change(block, mask, changed)
+        lost = self._lacking & ~layout.pooled if nodes else self._lacking
         if lost:
-            self.alive &= ~lost
-            self._close(block, lost)
-        self._tiers = holders
+            self._lose(block, lost)
 
-    def finish(self, block: int) -> dict[int, list[BlockRun]]:
-        """Close what is open at the end of the walk; runs by bit, of sources that hold at least the first block."""
-        self._close(block, self.alive)
-        return self._runs
+    def finish(self, block: int) -> Iterator[tuple[int, list[BlockRun]]]:
+        """The walk ends before `block`: (bit, runs) of every worker that could restore the first block."""
+        self.pool.finish(block)
+        for bit in bits(self._workers):
+            self._ends[bit] = block
+        for bit, end in self._ends.items():
+            if end:
+                yield bit, self._runs(bit, end)
 
-    def _nearest(self, mask: int) -> list[int]:
-        """Per tier the live sources that have the block there and in no nearer one, reported or assumed."""
-        stride = self._stride
-        mask >>= 1
-        left = self.alive
-        holders = []
-        for plane in range(_TIER_COUNT):
-            here = (mask >> plane * stride | mask >> (plane + _TIER_COUNT) * stride) & left
-            left &= ~here
-            holders.append(here)
-        return holders
+    def _change(self, block: int, mask: int, changed: int) -> None:
+        stride, flags_of, tiers = self._layout.stride, self._layout.flags, self._tiers
+        while changed:
+            bit = ((changed & -changed).bit_length() - 2) % stride
+            flags = flags_of[bit]
+            changed &= ~flags.all
+            nearest = 0
+            for plane, flag in enumerate(flags.tiers, 1):
+                if mask & flag:
+                    nearest = plane
+                    break
+            if nearest == tiers.get(bit, 0):
+                continue
+            tiers[bit] = nearest
+            self._changes.setdefault(bit, []).append((block, nearest))
+            if nearest:
+                self._lacking &= ~flags.bit
+            else:
+                self._lacking |= flags.bit
 
-    def _start(self, block: int, sources: int, tier: Tier) -> None:
-        self._close(block, sources)
-        for bit in bits(sources):
-            self._open[bit] = (block, tier)
+    def _lose(self, block: int, lost: int) -> None:
+        self._workers &= ~lost
+        self._lacking &= ~lost
+        self._relevant &= ~full_plane(self._layout.stride, lost)
+        if block:
+            for bit in bits(lost):
+                self._ends[bit] = block
 
-    def _close(self, block: int, sources: int) -> None:
-        for bit in bits(sources):
-            begun = self._open.pop(bit, None)
-            if begun is not None and block > begun[0]:
-                self._runs.setdefault(bit, []).append(BlockRun(begun[0], block - begun[0], begun[1]))
+    def _runs(self, bit: int, end: int) -> list[BlockRun]:
+        runs: list[BlockRun] = []
+        start = tier = 0
+        for block, now in (*self._changes.get(bit, ()), (end, 0)):
+            if block > start:
+                if tier:
+                    runs.append(BlockRun(start, block - start, TIERS[tier - 1]))
+                else:
+                    runs += clip(self.pool.view(self._layout.homes[self._layout.worker(bit)]), start, block)
+                start = block
+            tier = now
+        return runs
 
 
 def bits(mask: int) -> list[int]:

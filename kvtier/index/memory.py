@@ -18,7 +18,10 @@ from itertools import islice
 
 from costmodel.values import Tier, WorkerKey
 from kvtier.index.events import AllCleared, BlockEvent, BlocksRemoved, BlocksStored
-from kvtier.index.match import Match, Walk, any_plane, bits, full_plane
+from kvtier.index.layout import Layout
+from kvtier.index.match import Walk, any_plane, bits, full_plane
+from kvtier.index.runs import BlockRun, Match, clip
+from kvtier.index.source_key import SourceKey
 from kvtier.index.sources import TIERS, TOUCHED, Sources
 
 SHARDS = 256
@@ -43,7 +46,7 @@ class BlockIndex:
         self._sweep_shard = 0
         self.evicted = 0
 
-    def apply(self, source: WorkerKey, event: BlockEvent, now_ms: float) -> None:
+    def apply(self, source: SourceKey, event: BlockEvent, now_ms: float) -> None:
         """Project one event. Raises `SourceLimit` for a source beyond the cap."""
         if isinstance(event, BlocksStored):
             self._store(source, event.hashes, event.tier)
@@ -54,7 +57,7 @@ class BlockIndex:
         if source in self._sources:
             self._sources.heard(source, now_ms)
 
-    def assume(self, source: WorkerKey, hashes: Iterable[int], tier: Tier, now_ms: float) -> None:
+    def assume(self, source: SourceKey, hashes: Iterable[int], tier: Tier, now_ms: float) -> None:
         """Predict on route: count these blocks as held until a report replaces that or `refute` takes it back."""
         flag = self._flag(self._bit(source), tier, assumed=True)
         for block in hashes:
@@ -62,7 +65,7 @@ class BlockIndex:
             self._put(shard, block, self._intern(shard.get(block, 0) | flag))
         self._sources.heard(source, now_ms)
 
-    def refute(self, source: WorkerKey, hashes: Iterable[int]) -> None:
+    def refute(self, source: SourceKey, hashes: Iterable[int]) -> None:
         """Take assumptions back; what the source itself reported stays."""
         bit = self._sources.bit(source)
         if bit is not None:
@@ -71,12 +74,15 @@ class BlockIndex:
                 self._unset(block, flags)
 
     def match(self, hashes: Sequence[int], now_ms: float) -> dict[WorkerKey, Match]:
-        """Leading runs, in blocks, of every trusted source that holds at least the first block."""
-        sources = self._sources
-        if not sources.trusted:
+        """Leading runs, in blocks, of every worker that could restore at least the first block.
+
+        A trusted worker restores what it holds, one that is attached to the pool also what a trusted node holds.
+        """
+        layout = self._sources.layout
+        if not (layout.workers or layout.unheard):
             return {}
-        walk = Walk(sources.stride, sources.trusted)
         gets = self._gets
+        walk = Walk(layout, lambda block: self._mask(hashes[block]), len(hashes))
         previous = 0
         block = -1
         for block, hashed in enumerate(hashes):
@@ -91,20 +97,35 @@ class BlockIndex:
             if not walk.alive:
                 break
             previous = mask
-        runs = walk.finish(block + 1)
+        else:
+            block += 1
+        return self._matches(layout, walk, block, now_ms)
+
+    def _matches(self, layout: Layout, walk: Walk, end: int, now_ms: float) -> dict[WorkerKey, Match]:
         matches = {}
-        for bit, found in runs.items():
-            source = sources.key(bit)
-            matches[source] = Match(tuple(found), sources.age_ms(source, now_ms))
+        for bit, runs in walk.finish(end):
+            worker = layout.worker(bit)
+            matches[worker] = Match(tuple(runs), self._support_age_ms(worker, runs, now_ms))
+        for worker in layout.unheard:
+            runs = clip(walk.pool.view(layout.homes[worker]), 0, walk.pool.broke_at or 0)
+            if runs:
+                matches[worker] = Match(tuple(runs), self._support_age_ms(worker, runs, now_ms))
         return matches
 
+    def _support_age_ms(self, worker: WorkerKey, runs: Sequence[BlockRun], now_ms: float) -> float:
+        """The worker's own word where it holds any of the runs, else the freshest of the nodes that do."""
+        if any(not run.source for run in runs):
+            return self._sources.age_ms(worker, now_ms)
+        return self._sources.nodes_age_ms({run.source for run in runs}, now_ms)
+
     def leading(self, hashes: Sequence[int]) -> dict[WorkerKey, int]:
-        """How many leading blocks every trusted source holds, in whatever tier; sources without the first are absent.
+        """How many leading blocks every trusted worker holds, in whatever tier; workers without the first are absent.
 
         For hashes of one chain: who holds a block holds those before it. A hole that an eviction left may be overlooked.
         """
         sources = self._sources
-        alive = sources.trusted
+        layout = sources.layout
+        alive = layout.workers
         counts: dict[WorkerKey, int] = {}
         block, size = 0, len(hashes)
         while alive and block < size:
@@ -116,13 +137,13 @@ class BlockIndex:
             if lost:
                 if block:
                     for bit in bits(lost):
-                        counts[sources.key(bit)] = block
+                        counts[layout.worker(bit)] = block
                 alive ^= lost
                 if not alive:
                     break
             block = self._run_end(hashes, block, mask)
         for bit in bits(alive) if size else ():
-            counts[sources.key(bit)] = size
+            counts[layout.worker(bit)] = size
         return counts
 
     def _run_end(self, hashes: Sequence[int], start: int, mask: int) -> int:
@@ -141,27 +162,37 @@ class BlockIndex:
                 step = 0  # found between two blocks: halve from here on
         return high
 
-    def age_ms(self, source: WorkerKey, now_ms: float) -> float:
+    def age_ms(self, source: SourceKey, now_ms: float) -> float:
         """Since a known source last spoke."""
         return self._sources.age_ms(source, now_ms)
 
-    def clear(self, source: WorkerKey) -> None:
+    def clear(self, source: SourceKey) -> None:
         """Empty a source at once; the memory comes back as `sweep` is called."""
         bit = self._sources.retire(source)
         if bit is not None:
             for flag in (*self._planes(bit, assumed=False), *self._planes(bit, assumed=True)):
                 self._repeats.pop(flag, None)
 
-    def drop_source(self, source: WorkerKey) -> None:
+    def drop_source(self, source: SourceKey) -> None:
         """Empty a source that has left for good."""
         self.clear(source)
         self._sources.forget(source)
+        if isinstance(source, WorkerKey):
+            self.detach(source)
 
-    def set_trust(self, source: WorkerKey, trusted: bool) -> None:
+    def set_trust(self, source: SourceKey, trusted: bool) -> None:
         """A distrusted source keeps its blocks and takes events, but nothing of it is matched."""
         self._sources.set_trust(source, trusted)
 
-    def speaks_for(self, source: WorkerKey) -> bool:
+    def attach(self, worker: WorkerKey, node: str | None) -> None:
+        """`worker` can restore from the pool. `node`: the one that it is on, which it reads from first; None = on none."""
+        self._sources.attach(worker, node)
+
+    def detach(self, worker: WorkerKey) -> None:
+        """`worker` no longer reaches the pool."""
+        self._sources.detach(worker)
+
+    def speaks_for(self, source: SourceKey) -> bool:
         """Whether silence about a block means that `source` does not hold it: its events have come and may be believed."""
         return self._sources.is_trusted(source)
 
@@ -183,7 +214,7 @@ class BlockIndex:
         return sum(map(len, self._shards))
 
     @property
-    def sources(self) -> tuple[WorkerKey, ...]:
+    def sources(self) -> tuple[SourceKey, ...]:
         return self._sources.keys()
 
     def memory_bytes(self) -> int:
@@ -192,7 +223,7 @@ class BlockIndex:
         repeats = sum(sys.getsizeof(counts) for counts in self._repeats.values())
         return tables + repeats + self.entries * _KEY_BYTES
 
-    def _bit(self, source: WorkerKey) -> int:
+    def _bit(self, source: SourceKey) -> int:
         bit = self._sources.bit(source)
         if bit is not None:
             return bit
@@ -214,7 +245,7 @@ class BlockIndex:
             flags |= flag
         return flags
 
-    def _store(self, source: WorkerKey, hashes: Iterable[int], tier: Tier) -> None:
+    def _store(self, source: SourceKey, hashes: Iterable[int], tier: Tier) -> None:
         bit = self._bit(source)
         flag = self._flag(bit, tier, assumed=False)
         keep = ~self._flags(bit, assumed=True)
@@ -229,7 +260,7 @@ class BlockIndex:
                 counts[block] = counts.get(block, 0) + 1
             self._put(shard, block, after)
 
-    def _remove(self, source: WorkerKey, hashes: Iterable[int], tier: Tier | None) -> None:
+    def _remove(self, source: SourceKey, hashes: Iterable[int], tier: Tier | None) -> None:
         bit = self._sources.bit(source)
         if bit is None:
             return
@@ -269,6 +300,9 @@ class BlockIndex:
             shard[block] = self._intern(mask)
         else:
             del shard[block]
+
+    def _mask(self, block: int) -> int:
+        return self._gets[block & _SHARD_BITS](block, 0)
 
     def _touch(self, block: int, mask: int) -> int:
         mask = self._intern(mask | TOUCHED)

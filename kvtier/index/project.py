@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from costmodel.values import WorkerKey
 from kvtier.index.events import BlockEvent
 from kvtier.index.feed import Replay, Step, Verdict
 from kvtier.index.memory import BlockIndex
+from kvtier.index.source_key import SourceKey
 
 
-def project(index: BlockIndex, source: WorkerKey, step: Step, events: Iterable[BlockEvent], now_ms: float) -> Replay | None:
+def project(index: BlockIndex, source: SourceKey, step: Step, events: Iterable[BlockEvent], now_ms: float) -> Replay | None:
     """Apply `step`, with `events` of the batch it judges (none where there was no batch). Returns the replay to ask for."""
     if not step.trusted:
         index.set_trust(source, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from costmodel.values import Run, Tier
 from kvtier.index.convert import lineage_residency, to_residency
-from kvtier.index.match import BlockRun, Match
+from kvtier.index.runs import BlockRun, Match
 
 
 def test_blocks_become_tokens() -> None:

@@ -7,6 +7,7 @@ from kvtier.index.events import BlocksStored
 from kvtier.index.feed import MAX_FRUITLESS_REPLAYS, Feed, FeedState, Replay, Step, Verdict
 from kvtier.index.memory import BlockIndex
 from kvtier.index.project import project
+from kvtier.index.runs import BlockRun
 
 SOURCE = WorkerKey("p0")
 
@@ -259,6 +260,6 @@ def test_project_empties_before_it_applies_and_trusts_last() -> None:
     )
     assert index.match((1, 2), 1.0) == {}
     assert project(index, SOURCE, Step(None, trusted=True), (), 1.0) is None
-    assert index.match((1, 2), 1.0)[SOURCE].runs == ((0, 1, Tier.L2),)
+    assert index.match((1, 2), 1.0)[SOURCE].runs == (BlockRun(0, 1, Tier.L2),)
     project(index, SOURCE, Step(Verdict.DUPLICATE, trusted=True), [BlocksStored((2,), None, Tier.L2, 16)], 1.0)
     assert index.match((1, 2), 1.0)[SOURCE].blocks == 1

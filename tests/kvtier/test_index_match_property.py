@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from costmodel.values import Tier, WorkerKey
 from kvtier.index.events import AllCleared, BlockEvent, BlocksRemoved, BlocksStored
-from kvtier.index.match import BlockRun
 from kvtier.index.memory import BlockIndex
+from kvtier.index.runs import BlockRun
 
 SOURCES = tuple(WorkerKey(f"w{i}", i % 2) for i in range(4))
 HASHES = tuple((-1) ** i * (i << 60 | i) for i in range(8))

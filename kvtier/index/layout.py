@@ -1,0 +1,67 @@
+"""What a walk needs to know of the sources, prepared once and kept until a source changes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from costmodel.values import Tier, WorkerKey
+from kvtier.index.source_key import NodeKey, SourceKey
+
+TIER_COUNT = len(Tier)
+
+
+class Flags(NamedTuple):
+    """One source's bits in a mask: its own bit among the sources, all of its planes, and each tier's, reported or assumed."""
+
+    bit: int
+    all: int
+    tiers: tuple[int, ...]
+
+
+class Layout:
+    """Masks and maps over the sources that may be believed."""
+
+    def __init__(
+        self, stride: int, keys: dict[int, SourceKey], trusted: int, homes: dict[WorkerKey, str | None], heard: set[WorkerKey]
+    ) -> None:
+        """`keys` by bit; `homes`: workers that reach the pool, with the node each is on; `heard`: those with a trusted bit."""
+        self.stride = stride
+        self.all_bits = (1 << stride) - 1
+        self._keys = keys
+        self.flags: dict[int, Flags] = {}
+        self.workers = 0  # bits of the workers
+        self.worker_planes = 0
+        self.node_planes = 0
+        self.pooled = 0  # bits of the workers that reach the pool
+        self.homes = homes
+        self.unheard = tuple(worker for worker in homes if worker not in heard)  # reach the pool, and tell nothing themselves
+        for bit, key in keys.items():
+            if trusted >> bit & 1:
+                self._place(bit, key)
+
+    def plane(self, mask: int, tier: Tier) -> int:
+        """Bits of the sources that hold a block in `tier`."""
+        mask >>= 1 + (tier - 1) * self.stride
+        return (mask | mask >> TIER_COUNT * self.stride) & self.all_bits
+
+    def node(self, bit: int) -> str:
+        key = self._keys[bit]
+        assert isinstance(key, NodeKey), "only nodes have pool planes"
+        return key.node
+
+    def worker(self, bit: int) -> WorkerKey:
+        key = self._keys[bit]
+        assert isinstance(key, WorkerKey), "only workers are matched"
+        return key
+
+    def _place(self, bit: int, key: SourceKey) -> None:
+        reported = [1 << 1 + plane * self.stride + bit for plane in range(TIER_COUNT)]
+        tiers = tuple(flag | flag << TIER_COUNT * self.stride for flag in reported)  # planes of what is assumed follow
+        flags = self.flags[bit] = Flags(1 << bit, sum(tiers), tiers)
+        if isinstance(key, NodeKey):
+            self.node_planes |= tiers[Tier.L3 - 1] | tiers[Tier.L4 - 1]
+            return
+        self.workers |= flags.bit
+        self.worker_planes |= flags.all
+        if key in self.homes:
+            self.pooled |= flags.bit
