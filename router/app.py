@@ -20,6 +20,7 @@ from router.dialects.dialect import openai_error
 from router.errors import BadRequest, GatewayError, NotServed, UnknownModel
 from router.gateway import Gateway
 from router.turn.metrics import GatewayCollector
+from router.turn.prompt_metrics import PromptCollector
 from router.turn.service import error_headers
 from router.wire.head import Header
 from router.wire.routes import HotRoutes
@@ -61,6 +62,7 @@ def render_error(path: str, error: GatewayError) -> tuple[list[Header], bytes]:
 def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
     registry = CollectorRegistry()
     registry.register(GatewayCollector(gateway.metrics, gateway.fleet, lambda: routes.failures))
+    registry.register(PromptCollector(gateway.extender.pools.values(), gateway.loop_lag))
 
     @app.get("/v1/models")
     async def models(request: Request) -> dict[str, object]:

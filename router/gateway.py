@@ -20,6 +20,7 @@ from router.fleet.control_transport import PooledTransport
 from router.fleet.fleet import Fleet
 from router.fleet.monitor import Monitor
 from router.fleet.worker import Worker
+from router.loop_lag import LoopLag
 from router.threads.lineage import State
 from router.threads.store import ThreadStore
 from router.turn.dispatch import Dispatcher
@@ -45,6 +46,7 @@ class Gateway:
         self.aborter = Aborter(self.http, config.timeouts.abort_s)
         self.monitor = Monitor(config, self.http, clock)
         self.extender = Extender(self.fleet, self.threads)
+        self.loop_lag = LoopLag()
         self.dispatcher = Dispatcher(config, self.upstream, self.aborter, self.threads, self.metrics, clock, rng)
         self.turns = TurnHandler(
             config,
@@ -64,8 +66,10 @@ class Gateway:
             for worker in pool.workers.values():
                 self.monitor.watch(pool, worker)
         self.monitor.tidy(self.fleet.pools.values())
+        self.loop_lag.start()
 
     async def close(self) -> None:
+        self.loop_lag.close()
         await self.monitor.close()
         await self.aborter.close()
         await self.upstream.close()

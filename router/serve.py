@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from importlib.metadata import version
 from random import Random
@@ -17,11 +18,13 @@ from router.wire.serve import DrainingServer, build_server
 from router.wire.serve import run as run_server
 
 _log = structlog.get_logger(__name__)
+_SWITCH_S = 0.0005  # how long a tokenizer thread may keep the interpreter from the event loop; CPython's 5 ms would show as lag
 
 
 def run(config: Config) -> int:
     """Block until SIGTERM or SIGINT, finish running streams, return the exit code."""
     configure_logs(config.log)
+    sys.setswitchinterval(_SWITCH_S)
     server = make_server(config)
     run_server(server)
     _log.info("stopped")

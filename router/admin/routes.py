@@ -147,4 +147,4 @@ def _add_insight(router: APIRouter, gateway: Gateway) -> None:
     @router.get("/index", summary="Size and health of the block and lineage indexes")
     async def index() -> dict[str, object]:
         pools = gateway.fleet.pools.values()
-        return {"pools": [pool_index_view(pool, gateway.extender.state(pool)) for pool in pools]}
+        return {"pools": [pool_index_view(pool, gateway.extender) for pool in pools]}

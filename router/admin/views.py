@@ -11,7 +11,10 @@ from router.errors import BadRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.gateway import Gateway
+from router.prompts.pool_prompts import PoolPrompts
+from router.prompts.trust import Trust
 from router.threads.thread import Thread
+from router.turn.extend import Extender
 from router.turn.record import pair_name, terms_json
 from router.wire.head import Header
 
@@ -67,13 +70,41 @@ def thread_view(thread: Thread) -> dict[str, object]:
     }
 
 
-def pool_index_view(pool: Pool, prompt: str) -> dict[str, object]:
-    """`prompt`: whether the pool's tokenizer may be trusted (`Extender.state`)."""
+def pool_index_view(pool: Pool, extender: Extender) -> dict[str, object]:
+    """`prompt`: whether the pool's derived prompts may be trusted; `prompts`: what they cost, and the trust per model."""
+    prompts = extender.pools.get(pool.name)
     return {
         "pool": pool.name,
-        "prompt": prompt,
+        "prompt": extender.state(pool),
+        "prompts": prompts_view(prompts) if prompts is not None else None,
         "blocks": {"entries": pool.blocks.entries, "evicted": pool.blocks.evicted},
         "lineage": {"entries": pool.lineage.entries, "evicted": pool.lineage.evicted},
+    }
+
+
+def prompts_view(prompts: PoolPrompts) -> dict[str, object]:
+    counts, cache = prompts.counts, prompts.reader.cache if prompts.reader is not None else None
+    return {
+        "error": prompts.error,
+        "threads": len(cache) if cache is not None else 0,
+        "bytes": cache.used_bytes if cache is not None else 0,
+        "cpu_ms": round(counts.cpu_ms, 3),
+        "pending": prompts.pending,
+        "forwarded": counts.forwarded,
+        "fallbacks": dict(counts.fallbacks),
+        "models": [_trust_view(model, path, trust) for model, path, trust in prompts.models()],
+    }
+
+
+def _trust_view(model: str, path: str, trust: Trust) -> dict[str, object]:
+    return {
+        "model": model,
+        "path": path,
+        "state": trust.level,
+        "agreed": trust.agreed,
+        "verified": trust.verified,
+        "mismatches": trust.mismatches,
+        "reason": trust.reason,
     }
 
 

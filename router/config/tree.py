@@ -84,6 +84,21 @@ class PromptConfig(Section):
 
     model_dir: str  # folder with tokenizer.json, tokenizer_config.json and the chat template
     threads: Annotated[int, Field(ge=1, le=64)] = 1
+    queue_limit: Annotated[int, Field(ge=1)] = 64  # prompts that wait or are made; one more goes by lineage
+    keep_ids: bool = True  # without them states take a sixth, and deep edits are tokenised anew
+    max_bytes: Annotated[int, Field(gt=0)] = 1_500_000_000
+    max_thread_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
+    verify_every: Annotated[int, Field(ge=0)] = 64  # one in so many is tokenised whole and compared; 0 = never
+    fast: bool = False  # with fastokens, where it is installed and exact
+    hash_seed: str | None = None  # vLLM's PYTHONHASHSEED, where its servers have one
+    cold_deadline_ms: Ms = 20.0  # how long a turn may wait for its prompt before it is placed
+    forward_ids: bool = False  # SGLang: send the ids of threads that were found exact
+
+    @model_validator(mode="after")
+    def _ids(self) -> Self:
+        if self.forward_ids and not self.keep_ids:
+            raise ValueError("`forward_ids` needs `keep_ids: true`")
+        return self
 
 
 class LinkConfig(Section):

@@ -212,6 +212,7 @@ class ThreadStore:
             thread.parent = origin.id
             thread.prefill, thread.decode, thread.placed_ms = origin.prefill, origin.decode, origin.placed_ms
             thread.tokens_per_byte, thread.output_tokens = origin.tokens_per_byte, origin.output_tokens
+            thread.blocks, thread.block_tokens = _common_blocks(origin, prompt), origin.block_tokens
         elif hints.key is not None:
             thread.parent = self._spawner(hints, group)
         return thread
@@ -302,6 +303,17 @@ def _traced(scanned: Scanned[State], messages: int) -> Scanned[State]:
     if messages >= len(scanned.messages):
         return scanned
     return msgspec.structs.replace(scanned, messages=scanned.messages[:messages])
+
+
+def _common_blocks(origin: Thread, prompt: Prompt) -> array[int]:
+    """The blocks of what a new thread has in common with the one that it comes from, by estimate."""
+    common = min(prompt.known, len(origin.sizes), len(prompt.sizes))
+    while common and origin.digests[common - 1] != prompt.digests[common - 1]:
+        common -= 1
+    if not common or not origin.block_tokens:
+        return array("q")
+    tokens = origin.sizes[common - 1] * (origin.tokens_per_byte or origin.rates.tokens_per_byte)
+    return origin.blocks[: int(tokens) // origin.block_tokens]
 
 
 def _predict(thread: Thread, reply_message: bytes) -> int | None:

@@ -79,7 +79,12 @@ class TurnHandler:
             body = DIALECTS[request.path].error_body(error)
             request.downstream.respond(error.status, error_headers(error), body)
             return None
-        return Service(turn, self._dispatcher, self._metrics, self._config.timeouts, self._finish).begin()
+        extender = self._extender
+        prepare = extender.prepare if extender.wants_first(turn) else None
+        service = Service(turn, self._dispatcher, self._metrics, self._config.timeouts, self._finish, prepare)
+        running = service.begin()
+        extender.extend(turn)  # after its legs were sent, but for turns that must wait
+        return running
 
     def open(self, request: HotRequest) -> Turn:
         """Read and recognise; nothing is sent yet. Raises what is wrong with the request."""
@@ -114,8 +119,7 @@ class TurnHandler:
         learn(turn, record, self._threads, now_ms)
         self.records.add(record)
         self._metrics.finished(record)
-        if outcome is Outcome.SERVED:
-            self._extender.extend(turn)
+        self._extender.finished(turn, record.facts, served=outcome is Outcome.SERVED)
         if self._config.log.turns:
             _log.info(
                 "turn",

@@ -1,11 +1,10 @@
 """Counters of the hot path as plain numbers, turned into Prometheus families only when somebody scrapes.
 
-Every metric name of the gateway stands in this module; `docs/metrics.md` lists them and a test compares.
+Every metric name of the gateway stands in this module or in `prompt_metrics`; `docs/metrics.md` lists them and a test compares.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -15,31 +14,8 @@ from prometheus_client.registry import Collector
 
 from router.fleet.fleet import Fleet
 from router.fleet.worker import WorkerState
+from router.histogram import Histogram
 from router.turn.record import TurnRecord
-
-_BUCKETS_MS = (5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0, 30000.0, 60000.0)
-
-
-class Histogram:
-    """Fixed buckets in milliseconds; `observe` costs one bisect and two additions."""
-
-    __slots__ = ("_counts", "_sum")
-
-    def __init__(self) -> None:
-        self._counts = [0] * (len(_BUCKETS_MS) + 1)
-        self._sum = 0.0
-
-    def observe(self, value_ms: float) -> None:
-        self._counts[bisect_left(_BUCKETS_MS, value_ms)] += 1
-        self._sum += value_ms
-
-    def cumulative(self) -> tuple[list[tuple[str, float]], float]:
-        total = 0.0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*_BUCKETS_MS, float("inf")), self._counts, strict=True):
-            total += count
-            buckets.append(("+Inf" if bound == float("inf") else str(bound), total))
-        return buckets, self._sum
 
 
 class TurnMetrics:
@@ -98,16 +74,16 @@ class GatewayCollector(Collector):
 
     def _turn_families(self) -> Iterator[Metric]:
         counts = self._metrics
-        yield _counter("loadback_turns", "Turns by outcome and call", ["outcome", "call"], counts.turns)
-        yield _counter("loadback_retries", "Tries repeated elsewhere, by cause", ["cause"], _single(counts.retries))
-        yield _counter("loadback_prompt_tokens", "Prompt tokens by call", ["call"], _single(counts.prompt_tokens))
-        yield _counter("loadback_cached_tokens", "Prompt tokens served from cache", ["call"], _single(counts.cached_tokens))
-        yield _counter("loadback_tier_tokens", "Cached prompt tokens by tier", ["tier"], _single(counts.cached_by_tier))
-        yield _counter("loadback_completion_tokens", "Completion tokens", [], {(): counts.completion_tokens})
-        yield _counter(
+        yield counter("loadback_turns", "Turns by outcome and call", ["outcome", "call"], counts.turns)
+        yield counter("loadback_retries", "Tries repeated elsewhere, by cause", ["cause"], single(counts.retries))
+        yield counter("loadback_prompt_tokens", "Prompt tokens by call", ["call"], single(counts.prompt_tokens))
+        yield counter("loadback_cached_tokens", "Prompt tokens served from cache", ["call"], single(counts.cached_tokens))
+        yield counter("loadback_tier_tokens", "Cached prompt tokens by tier", ["tier"], single(counts.cached_by_tier))
+        yield counter("loadback_completion_tokens", "Completion tokens", [], {(): counts.completion_tokens})
+        yield counter(
             "loadback_handler_crashes", "Requests that hit a fault of the gateway", [], {(): self._crashes() + counts.crashes}
         )
-        yield _counter("loadback_keep_alives", "SSE keep-alives sent", [], {(): counts.keep_alives})
+        yield counter("loadback_keep_alives", "SSE keep-alives sent", [], {(): counts.keep_alives})
 
     def _histograms(self) -> Iterator[Metric]:
         ttft = HistogramMetricFamily("loadback_ttft_ms", "Dispatch to first real event", labels=["call"])
@@ -140,11 +116,11 @@ class GatewayCollector(Collector):
         yield from (inflight, ready, waiting, running, entries)
 
 
-def _single(counts: Counter[str]) -> dict[tuple[str, ...], int]:
+def single(counts: Counter[str]) -> dict[tuple[str, ...], int]:
     return {(label,): value for label, value in counts.items()}
 
 
-def _counter(name: str, text: str, labels: list[str], values: Mapping[Any, int]) -> CounterMetricFamily:
+def counter(name: str, text: str, labels: list[str], values: Mapping[Any, int]) -> CounterMetricFamily:
     family = CounterMetricFamily(name, text, labels=labels)
     for key, value in values.items():
         family.add_metric(list(key), value)

@@ -30,7 +30,7 @@ _LEFT_STATUS = 499
 class Service:
     """`begin` once; `on_end` is called once, when nothing of the turn is left."""
 
-    __slots__ = ("_dispatcher", "_holds_place", "_metrics", "_on_end", "_port", "_task", "_tries", "_turn")
+    __slots__ = ("_dispatcher", "_holds_place", "_metrics", "_on_end", "_port", "_prepare", "_task", "_tries", "_turn")
 
     def __init__(
         self,
@@ -39,11 +39,14 @@ class Service:
         metrics: TurnMetrics,
         timeouts: TimeoutConfig,
         on_end: Callable[[Turn, Outcome, int], None],
+        prepare: Callable[[Turn], Awaitable[None]] | None = None,
     ) -> None:
+        """`prepare` is waited for before the first try."""
         self._turn = turn
         self._dispatcher = dispatcher
         self._metrics = metrics
         self._on_end = on_end
+        self._prepare = prepare
         self._port = ClientPort(turn.request.downstream, turn.dialect, timeouts, metrics.kept_alive)
         self._holds_place = False
         self._tries: Tries | None = None
@@ -58,7 +61,7 @@ class Service:
         self._holds_place = turn.pool.admission.try_acquire()
         if turn.scanned.n > 1 and turn.pool.disaggregated:
             return self._run(self._fan_out)
-        if not self._holds_place:
+        if not self._holds_place or self._prepare is not None:
             return self._run(self._try)
         self._try_at_once()
         return None
@@ -73,6 +76,8 @@ class Service:
             if not self._holds_place:
                 await self._turn.pool.admission.acquire(self._turn.sighting.session_started_ms)
                 self._holds_place = True
+            if self._prepare is not None:
+                await self._prepare(self._turn)
             await serve()
         except asyncio.CancelledError:
             self._end(Outcome.LEFT, _LEFT_STATUS)

@@ -8,6 +8,7 @@ from costmodel.values import Turn as CostTurn
 from router.body.scanned import Scanned
 from router.dialects.dialect import Dialect
 from router.fleet.pool import Pool
+from router.prompts.job import PromptJob
 from router.threads.lineage import State
 from router.threads.sighting import Kind, Sighting
 from router.turn.attempt import Attempt
@@ -28,6 +29,7 @@ class Turn:
     tries: int = 0
     failed: set[str] = field(default_factory=set)  # workers that failed this turn: never tried again
     attempt: Attempt | None = None  # the running or last try
+    prompt: PromptJob | None = None  # its prompt as the engine sees it, where that is derived
 
 
 def cost_turn(sighting: Sighting) -> CostTurn:

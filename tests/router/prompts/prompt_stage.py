@@ -1,0 +1,149 @@
+"""A gateway with a tokenizer in front of two emulated workers, all in the test's own loop, with their KV events followed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import uvicorn
+
+from engine_adapters.emulator.model.params import EngineParams
+from engine_adapters.emulator.reply.plan import ReplyStyle
+from engine_adapters.emulator.server import EmulatorProtocol
+from engine_adapters.emulator.wire.app import EmulatorApp
+from engine_adapters.emulator.worker.options import WorkerOptions
+from engine_adapters.emulator.worker.worker import Worker
+from engine_adapters.launch.ports import free_ports
+from router.app import build_app, build_routes
+from router.clock import system_clock
+from router.config.tree import Config
+from router.gateway import Gateway
+from router.prompts.pool_prompts import PoolPrompts
+from router.turn.record import TurnRecord
+from router.wire.serve import build_server
+
+MODEL_DIR = Path(__file__).parents[3] / "configs" / "models" / "tiny-agent"
+MODEL = "tiny"
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+DEADLINE_S = 15.0
+PORTS = (19700, 19899)
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class PromptStage:
+    gateway: Gateway
+    engines: list[Worker]
+    http: httpx.AsyncClient
+
+    @property
+    def prompts(self) -> PoolPrompts:
+        return self.gateway.extender.pools["default"]
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        return dict(self.prompts.counts.fallbacks)
+
+    @property
+    def compared(self) -> dict[tuple[str, str], int]:
+        return dict(self.prompts.counts.compared)
+
+    async def turn(self, body: Json, path: str = CHAT, key: str | None = None) -> TurnRecord:
+        """Serve one request, and wait until all that its prompt sets off is done. `key` names the client's thread."""
+        headers = {"x-session-id": key} if key else {}
+        reply = await self.http.post(path, json={"model": MODEL, "max_tokens": 4, **body}, headers=headers)
+        assert reply.status_code == 200, reply.text
+        await until(lambda: self.quiet, "prompts settled")
+        return self.gateway.turns.records.newest(1)[0]
+
+    @property
+    def quiet(self) -> bool:
+        return not self.gateway.extender.busy
+
+    def thread(self, record: TurnRecord) -> Any:
+        return self.gateway.threads.get(record.thread)
+
+
+def talk(turns: int, *, topic: str = "disk", lines: int = 6) -> list[Json]:
+    """A system prompt, and a user who asks again and again."""
+    messages: list[Json] = [{"role": "system", "content": f"You help with {topic}.\n" + "Rule: be brief and exact.\n" * lines}]
+    for number in range(turns):
+        if number:
+            messages.append({"role": "assistant", "content": f"Answer {number} on {topic}. " * lines})
+        messages.append({"role": "user", "content": f"Question {number} on {topic}?\n" * lines})
+    return messages
+
+
+@asynccontextmanager
+async def prompt_stage(prompt: Json | None = None, workers: int = 2, **sections: Any) -> AsyncIterator[PromptStage]:
+    async with AsyncExitStack() as exits:
+        engines = [await exits.enter_async_context(_engine()) for _ in range(workers)]
+        pool = {
+            "unified": [{"url": url, "name": f"u{index}"} for index, (_, url) in enumerate(engines)],
+            "prompt": {"model_dir": str(MODEL_DIR), "cold_deadline_ms": 0, **(prompt or {})},
+        }
+        polls = {"discover_s": 0.02, "loads_ms": 60_000}
+        config = Config.model_validate({"polls": polls, "seed": 1, "pools": [pool], **sections})
+        gateway = Gateway(config, system_clock, Random(1))
+        routes = build_routes(gateway)
+        server = build_server(build_app(gateway, routes), routes, port=0, drain_s=1.0, lifespan="on")
+        serving = asyncio.create_task(server.serve())
+        exits.push_async_callback(_stop, server, serving)
+        await until(lambda: server.started or serving.done(), "server started")
+        await until(lambda: all(worker.info for worker in gateway.fleet.workers), "engines discovered")
+        await until(lambda: _live_feeds(gateway) == workers, "events followed")
+        base = f"http://127.0.0.1:{server.port}"
+        http = await exits.enter_async_context(httpx.AsyncClient(base_url=base, timeout=DEADLINE_S, trust_env=False))
+        yield PromptStage(gateway, [worker for worker, _ in engines], http)
+
+
+def _live_feeds(gateway: Gateway) -> int:
+    workers = gateway.fleet.workers
+    return sum(feed.state == "live" for worker in workers for feed in gateway.monitor.feeds(worker.worker_id))
+
+
+@asynccontextmanager
+async def _engine() -> AsyncIterator[tuple[Worker, str]]:
+    port, kv_port, replay_port = free_ports(3, *PORTS)
+    params = EngineParams(speed=1000.0, kv_tokens=65_536, context_tokens=32_768, page_tokens=16)
+    worker = Worker(
+        WorkerOptions(port, kv_port=kv_port, kv_replay_port=replay_port, params=params, style=ReplyStyle(tool_rounds=0))
+    )
+    await worker.start()
+    config = uvicorn.Config(
+        EmulatorApp(worker), port=port, http=EmulatorProtocol, ws="none", lifespan="off", log_level="critical"
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve())
+    try:
+        await until(lambda: server.started or serving.done(), "engine started")
+        yield worker, f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
+        await worker.stop()
+
+
+class _Server(uvicorn.Server):
+    def install_signal_handlers(self) -> None:
+        return
+
+
+async def _stop(server: Any, serving: asyncio.Task[None]) -> None:
+    server.stop()
+    await serving
+
+
+async def until(fact: Callable[[], object], what: str) -> None:
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not fact():  # noqa: ASYNC110  facts lie in several objects
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"{what}: not within {DEADLINE_S:g} s") from None
