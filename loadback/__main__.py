@@ -8,6 +8,7 @@ from bench.deltatok.cli import deltatok
 from bench.overhead.cli import overhead
 from bench.simulate.cli import sim_commands
 from bench.swarm.cli import swarm
+from loadback.agent_command import agent
 from loadback.demo_command import demo
 from loadback.doctor.command import doctor
 from loadback.explain_command import explain
@@ -26,6 +27,8 @@ Agent CLIs point at its /v1; every turn goes where it will finish first.
 
   loadback serve -c FILE      your own engines, from a configuration file
 
+  loadback agent -c FILE      one node's share of the KV store, for the engines there
+
   loadback doctor -c FILE     what to fix in engines and configuration
 
   loadback explain BODY.json  where a request would go, and why
@@ -41,7 +44,7 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
-    for command in (serve, up, demo, explain, doctor):
+    for command in (serve, agent, up, demo, explain, doctor):
         app.command()(command)
     app.add_typer(bench_commands(), name="bench")
     app.add_typer(sim_commands(), name="sim")

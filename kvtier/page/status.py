@@ -12,3 +12,4 @@ class Status(IntEnum):
     MOVED = 3  # handed to the node that comes with it
     CORRUPT = 4  # its bytes did not match their checksum; dropped, never served
     EXISTS = 5  # of a put alone: stored already, nothing to write
+    WRITING = 6  # of a put alone: someone else is writing it, nothing to write

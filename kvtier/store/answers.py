@@ -29,7 +29,7 @@ class Acquired(msgspec.Struct, frozen=True):
 
 
 class Reserved(msgspec.Struct, frozen=True):
-    """`write_ids[i]` and `offsets[i]` mean something exactly where `statuses[i]` is OK; EXISTS and BUSY need no writing."""
+    """`write_ids[i]` and `offsets[i]` mean something exactly where `statuses[i]` is OK. BUSY: no room now."""
 
     statuses: list[Status]
     write_ids: list[int]

@@ -133,6 +133,7 @@ class Journals:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self._journals: dict[bytes, Journal] = {}
+        self._spaces: dict[bytes, PageSpace] = {}
         self._of_space: dict[bytes, tuple[Journal, int]] = {}  # space digest -> journal, shard number
 
     def meet(self, space: PageSpace) -> bytes:
@@ -142,10 +143,15 @@ class Journals:
             whole = space.whole
             journal = self._journals.setdefault(space_digest(whole), Journal(whole))
             self._of_space[digest] = (journal, space.shard.index)
+            self._spaces[digest] = space
         return digest
 
     def knows(self, space: bytes) -> bool:
         return space in self._of_space
+
+    def space(self, digest: bytes) -> PageSpace:
+        """A space that was met."""
+        return self._spaces[digest]
 
     def whole_spaces(self) -> dict[bytes, Journal]:
         """By digest of the whole space."""

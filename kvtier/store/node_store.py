@@ -8,6 +8,7 @@ MISS while a page is being written or can be read from SSD.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from kvtier.page.key import PageKey, space_of
 from kvtier.page.kind import PageKind
@@ -45,9 +46,13 @@ class NodeStore:
         return self.journals.meet(space)
 
     def leading(self, keys: Sequence[PageKey], now_ms: float) -> Leading:
-        """How much of a prompt lies here. What is found leaves later for it, and what is on SSD is sent for."""
+        """How much of a prompt lies here. What is found leaves later for it, and what is on SSD is sent for.
+
+        No more is sent for than half of DRAM: the rest of a longer prompt would push out its beginning.
+        """
         self._pass_time(now_ms)
         dram = len(keys)
+        room = self.settings.bytes // 2
         for index, key in enumerate(keys):
             page = self.catalog.get(key)
             if page is None:
@@ -55,7 +60,9 @@ class NodeStore:
             page.last_ms = self._now_ms
             if not page.in_dram:
                 dram = min(dram, index)
-                self.tiering.want(page)
+                room -= page.length
+                if room >= 0:
+                    self.tiering.want(page)
         return Leading(dram, len(keys))
 
     def acquire(self, keys: Sequence[PageKey], owner: int, ttl_ms: float, now_ms: float) -> Acquired:
@@ -72,6 +79,32 @@ class NodeStore:
                 answer.statuses.append(self._absent(index, key, page, answer.moved))
                 answer.pages.append(None)
         return self._leased(answer, owner, ttl_ms)
+
+    def gather(self, keys: Iterable[PageKey], held: dict[int, Page], room_bytes: float = inf) -> bool:
+        """Send for what is on SSD and hold what is in DRAM, so that what still comes does not push out what has come.
+
+        Whether any of `keys` is on its way. `held` is by generation and grows, by up to `room_bytes`; give it to `let_go` in
+        the end.
+        """
+        coming = False
+        for key in keys:
+            page = self.catalog.get(key)
+            if page is None:
+                coming = coming or self.tiering.writes.of_key(key) is not None
+            elif not page.in_dram:
+                self.tiering.want(page)
+                coming = True
+            elif page.generation not in held and page.length <= room_bytes:
+                room_bytes -= page.length
+                page.holds += 1
+                held[page.generation] = page
+        return coming
+
+    def let_go(self, held: dict[int, Page]) -> None:
+        """What `gather` held is held no more."""
+        for page in held.values():
+            self.tiering.unhold(page)
+        held.clear()
 
     def leased_pages(self, lease_id: int, owner: int) -> list[Page] | None:
         """What a running lease covers, in the order of its keys; None for one that has ended."""
@@ -287,14 +320,14 @@ class NodeStore:
                 page.last_ms = self._now_ms
 
     def _occupied(self, key: PageKey) -> Status:
-        """EXISTS and BUSY need no writing; OK does."""
+        """EXISTS and WRITING need no writing; OK does."""
         page = self.catalog.get(key)
         if page is not None and page.in_dram:
             self.counters.already_stored += 1
             return Status.EXISTS
         if self.tiering.writes.of_key(key) is not None:
-            self.counters.busy += 1
-            return Status.BUSY
+            self.counters.already_stored += 1
+            return Status.WRITING
         return Status.OK
 
     def _expire_writes(self) -> None:

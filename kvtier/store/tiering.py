@@ -40,6 +40,8 @@ class Tiering:
         self._clock = clock
         self._next_generation = 1
         self._leaving_bytes = 0
+        self._max_reading_bytes = min(ssd.max_reading_bytes, dram.bytes // 2) if ssd else 0
+        self.starved = False  # something on SSD is wanted, and nothing moves, because all of DRAM is held
 
     def settle(self, write: Write, checksum: bytes) -> None:
         """The bytes of `write`, already taken from `writes`, are a page from now on."""
@@ -190,7 +192,8 @@ class Tiering:
 
     def _promotions(self, ssd: SsdTier) -> list[Action]:
         actions: list[Action] = []
-        while ssd.wanted and ssd.reading_bytes < ssd.settings.max_reading_bytes:
+        self.starved = False
+        while ssd.wanted and (ssd.reading_bytes < self._max_reading_bytes or not ssd.reading_bytes):
             key = next(iter(ssd.wanted))
             page = self._catalog.get(key)
             if page is None or page.in_dram or page.place is None:
@@ -201,6 +204,7 @@ class Tiering:
             action = self._promotion(ssd, page, page.place)
             if action is None:
                 self._counters.no_room += 1
+                self.starved = not ssd.reading_bytes
                 break
             del ssd.wanted[key]
             actions.append(action)

@@ -13,14 +13,15 @@ from kvtier.policies.eviction import Lru, SemanticClasses
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.store.slabs import PageTooLarge
 
-OK, MISS, BUSY, MOVED, EXISTS = Status.OK, Status.MISS, Status.BUSY, Status.MOVED, Status.EXISTS
+OK, MISS, BUSY, MOVED = Status.OK, Status.MISS, Status.BUSY, Status.MOVED
+EXISTS, WRITING = Status.EXISTS, Status.WRITING
 
 
 def test_a_page_is_served_once_committed() -> None:
     store, (key, *_) = make_store()
     reserved = store.reserve([key], [4096], ALICE, 0)
     assert status_of(store, key, 0) is BUSY
-    assert store.reserve([key], [4096], BOB, 0).statuses == [BUSY]
+    assert store.reserve([key], [4096], BOB, 0).statuses == [WRITING]
     assert store.commit(reserved.write_ids[0], b"c" * 16, ALICE, 1) is OK
     acquired = store.acquire([key], BOB, 1000, 2)
     (page,) = acquired.pages
@@ -38,7 +39,7 @@ def test_a_duplicate_put_costs_nothing() -> None:
 
 def test_a_batch_that_names_a_page_twice_writes_it_once() -> None:
     store, (key, *_) = make_store()
-    assert store.reserve([key, key], [4096, 4096], ALICE, 0).statuses == [OK, BUSY]
+    assert store.reserve([key, key], [4096, 4096], ALICE, 0).statuses == [OK, WRITING]
 
 
 def test_an_aborted_put_leaves_nothing() -> None:
@@ -61,7 +62,7 @@ def test_an_expired_put_frees_its_key_at_once_and_its_bytes_when_the_writer_lets
     assert quick.statuses == [OK]
     assert quick.offsets != slow.offsets  # Alice may still be writing there
     assert store.commit(slow.write_ids[0], b"a" * 16, ALICE, 102) is MISS
-    assert store.reserve([key], [4096], ALICE, 102).statuses == [BUSY]  # Bob's put is not touched by Alice's end
+    assert store.reserve([key], [4096], ALICE, 102).statuses == [WRITING]  # Bob's put is not touched by Alice's end
     assert store.commit(quick.write_ids[0], b"b" * 16, BOB, 103) is OK
     assert store.tiering.dram.slabs.used_bytes == 4 * KIB
     (page,) = store.acquire([key], BOB, 10, 104).pages

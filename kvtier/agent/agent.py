@@ -1,0 +1,151 @@
+"""One agent, wired: pool, segments, store, mover, stager, links and listeners, and the tick that keeps them honest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from kvtier.agent.config import AgentConfig, SsdConfig
+from kvtier.agent.desk import Desk
+from kvtier.agent.fetcher import Fetcher
+from kvtier.agent.listeners import Listeners
+from kvtier.agent.mover import Mover
+from kvtier.agent.progress import Progress
+from kvtier.agent.stager import Stager
+from kvtier.page.key import page_key
+from kvtier.pool.backing import HUGE_BYTES
+from kvtier.pool.dram_pool import DramPool
+from kvtier.ssd.segments import SsdSegments
+from kvtier.store.node_store import NodeStore
+from kvtier.store.page import SsdPlace
+from kvtier.transport.links import PeerLinks
+from kvtier.transport.page_reader import TcpPageReader
+from kvtier.wire.messages import PROTOCOL_VERSION, Greeting
+
+log = logging.getLogger(__name__)
+
+
+def monotonic_ms() -> float:
+    return time.monotonic() * 1000
+
+
+class Agent:
+    """`run` is its life. Made inside a running loop; `epoch` must differ from that of any earlier life."""
+
+    def __init__(self, config: AgentConfig, epoch: int) -> None:
+        """Takes memory and the SSD directory. Raises `BackingError`, `SsdInUse` and OSError."""
+        self.config = config
+        self.progress = Progress()
+        dram = msgspec.structs.replace(config.dram, bytes=config.dram.bytes // HUGE_BYTES * HUGE_BYTES)
+        self.pool = DramPool.create(dram.bytes, dram.backing, prefault=dram.prefault)
+        self.store = NodeStore(dram, config.ssd, epoch)
+        self.segments = _segments(config.ssd)
+        self._threads = ThreadPoolExecutor(config.ssd.io_threads if config.ssd else 1, "agent-io")
+        self._mover = (
+            Mover(self.store, self.pool, self.segments, self._threads, self.progress, monotonic_ms) if self.segments else None
+        )
+        self.links = PeerLinks(config.links)
+        self.fetcher = Fetcher(self.store, self.pool, self.links, TcpPageReader(), monotonic_ms)
+        self.stager = Stager(self.store, self.fetcher, self.progress, self.pump, config.stages, monotonic_ms)
+        desk = Desk(self.store, self.pool, self.stager, self.progress, self.pump, self.numbers, monotonic_ms)
+        greeting = Greeting(PROTOCOL_VERSION, config.node, epoch, self.pool.bytes, self.pool.backing.value)
+        self.listeners = Listeners(desk, greeting, self.pool.fd, config.serve)
+        self.port = 0  # for peers, once it runs
+
+    def recover(self) -> None:
+        """Take in what an earlier life left on SSD."""
+        if self.segments is None:
+            return
+        found = self.segments.recovered
+        for page in found.pages:
+            space = self.store.meet(page.space)
+            record = page.record
+            key = page_key(space, record.digest)
+            place = SsdPlace(page.segment, record.offset)
+            self.store.tiering.recover(key, record.length, record.checksum, record.kind, record.depth, place)
+        log.info(
+            "recovered %d pages from %d segments, %d torn, %d files rejected",
+            len(found.pages), len(found.files), found.torn_pages, len(found.rejected),
+        )  # fmt: skip
+
+    async def run(self, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
+        """Serve until `stop` is set, then bring to SSD what is on its way. Raises `AgentInUse`."""
+        self.recover()
+        try:
+            self.listeners.listen_unix(Path(self.config.socket))
+            if self.config.listen is not None:
+                self.port = self.listeners.listen_tcp(self.config.listen.host, self.config.listen.port)
+            log.info("agent %s serves %d MiB (%s)", self.config.node, self.pool.bytes >> 20, self.pool.backing.value)
+            if ready is not None:
+                ready.set()
+            while not stop.is_set():
+                self.tick()
+                await _wait(stop, self.config.tick_ms / 1000)
+        finally:
+            await self._shut_down()
+
+    def tick(self) -> None:
+        self.store.tick(monotonic_ms())
+        self.pump()
+        self.links.sweep()
+        self.stager.sweep()
+
+    def pump(self) -> None:
+        """Start what the store wants done with bytes."""
+        if self._mover is not None:
+            self._mover.pump()
+
+    def numbers(self) -> dict[str, float]:
+        """Everything there is to tell: counters, and gauges of this moment."""
+        parts = [self.store.counters, self.listeners.counters, self.links.counters, self.fetcher.counters]
+        if self._mover is not None:
+            parts.append(self._mover.counters)
+        return {name: value for part in parts for name, value in msgspec.structs.asdict(part).items()} | self._gauges()
+
+    def _gauges(self) -> dict[str, float]:
+        slabs, ssd = self.store.tiering.dram.slabs, self.store.tiering.ssd
+        return {
+            "dram_bytes": slabs.capacity_bytes,
+            "dram_used_bytes": slabs.used_bytes,
+            "dram_huge_bytes": self.pool.huge_bytes,
+            "pinned_bytes": self.store.pinned_bytes,
+            "pages": len(self.store.catalog),
+            "leases": self.store.running_leases,
+            "writes_open": len(self.store.tiering.writes),
+            "ssd_bytes": ssd.settings.bytes if ssd else 0,
+            "ssd_live_bytes": ssd.live_bytes if ssd else 0,
+            "ssd_segments": len(ssd.segments) if ssd else 0,
+            "open_connections": self.listeners.open_connections,
+            "open_links": len(self.links),
+        }
+
+    async def _shut_down(self) -> None:
+        await self.stager.close()
+        await self.listeners.close()
+        await self.links.close()
+        if self._mover is not None:
+            self.pump()
+            await self._mover.drain(self.config.drain_ms / 1000)
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        if self.segments is not None:
+            self.segments.close()
+        self.pool.close()
+
+
+def _segments(config: SsdConfig | None) -> SsdSegments | None:
+    if config is None:
+        return None
+    return SsdSegments(Path(config.directory), config.segment_bytes, config.bytes // config.segment_bytes)
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

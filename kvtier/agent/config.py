@@ -1,0 +1,102 @@
+"""What an operator says about one agent, in YAML. Unknown keys are refused with their path; sizes may have units ("8 GiB").
+
+Defaults stand in the settings that each part declares for itself; this page only gathers them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvtier.agent.listeners import ServeSettings
+from kvtier.agent.stager import StageSettings
+from kvtier.pool.backing import HUGE_BYTES, Backing
+from kvtier.store.settings import DramSettings, SsdSettings
+from kvtier.transport.links import LinkSettings
+
+_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]i?B|B)?")
+_UNITS = {"B": 1, **{f"{letter}iB": 1 << 10 * power for power, letter in enumerate("KMGT", 1)}}
+_UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)}
+
+
+class ConfigError(Exception):
+    """The message names the file and the key."""
+
+
+class DramConfig(DramSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """L3, and what it is made of. `bytes` is rounded down to whole huge pages."""
+
+    backing: Backing = Backing.AUTO
+    prefault: bool = True
+
+
+class SsdConfig(SsdSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """L4, and where it lies."""
+
+    directory: str
+    io_threads: int = 4
+
+
+class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where other agents reach this one. There is no authentication: a network that only nodes share."""
+
+    host: str = "127.0.0.1"
+    port: int = 0  # 0 = the system chooses, and the agent says which
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One agent."""
+
+    node: str  # its name, the same after a restart, unlike any other's
+    socket: str  # path of the Unix socket for engines on this host
+    dram: DramConfig
+    ssd: SsdConfig | None = None
+    listen: ListenConfig | None = None
+    serve: ServeSettings = ServeSettings()
+    links: LinkSettings = LinkSettings()
+    stages: StageSettings = StageSettings()
+    tick_ms: float = 100
+    drain_ms: float = 5000  # for pages on their way to SSD at shutdown
+
+    def __post_init__(self) -> None:
+        if not self.node:
+            raise ValueError("node must not be empty")
+        if self.dram.bytes < max(HUGE_BYTES, self.dram.slab_bytes):
+            raise ValueError(f"dram.bytes must be at least {HUGE_BYTES} (one huge page) and dram.slab_bytes")
+        if self.ssd is not None and self.ssd.segment_bytes < 2 * self.dram.slab_bytes:
+            raise ValueError("ssd.segment_bytes must be at least twice dram.slab_bytes: a page and its header must fit")
+
+
+def load_config(path: Path) -> AgentConfig:
+    """Raises `ConfigError`."""
+    try:
+        raw = msgspec.yaml.decode(path.read_bytes())
+        return parse_config(raw)
+    except (OSError, msgspec.DecodeError, ConfigError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def parse_config(raw: Any) -> AgentConfig:
+    """From plain data. Raises `ConfigError`."""
+    try:
+        return msgspec.convert(_with_sizes(raw, ""), AgentConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _with_sizes(raw: Any, path: str) -> Any:
+    if isinstance(raw, dict):
+        return {key: _with_sizes(value, f"{path}.{key}".lstrip(".")) for key, value in raw.items()}
+    if isinstance(raw, str) and path.rpartition(".")[2].endswith("bytes"):
+        return _size(raw, path)
+    return raw
+
+
+def _size(text: str, path: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"{path}: {text!r} is no size; write bytes or e.g. 8 GiB")
+    return int(float(match["number"]) * _UNITS[match["unit"] or "B"])

@@ -1,0 +1,185 @@
+"""Brings pages of another node into this node's DRAM: leased there, claimed here, moved, checked, committed.
+
+Whatever goes wrong leaves nothing behind: claims are given back only when nobody writes to them any more, and the lease at the
+peer ends by release, or by its deadline if the peer cannot be told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from kvtier.page.checksum import CHECKSUM_BYTES, page_checksum
+from kvtier.page.key import DIGEST_BYTES, PageKey, page_keys
+from kvtier.page.kind import PageKind
+from kvtier.page.space import PageSpace
+from kvtier.page.status import Status
+from kvtier.pool.dram_pool import DramPool
+from kvtier.store.answers import Reserved
+from kvtier.store.node_store import NodeStore
+from kvtier.store.slabs import PageTooLarge
+from kvtier.store.tiering import SELF
+from kvtier.store.writes import Origin
+from kvtier.transport.links import PeerLinks
+from kvtier.transport.page_reader import PageReader, RemotePage
+from kvtier.transport.peer_link import PeerLink, PeerRefused, PeerUnavailable
+from kvtier.wire.messages import Acquire, Acquired, Peer, Release, Report
+
+log = logging.getLogger(__name__)
+
+_RELEASE_DEADLINE_S = 1.0
+_LEASE_SLACK_MS = 1000.0  # a lease should outlive the reading under it
+
+
+class FetchCounters(msgspec.Struct):
+    fetched_pages: int = 0
+    fetched_bytes: int = 0
+    fetches_failed: int = 0  # calls to peers that came to nothing
+    corrupt_received: int = 0
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    """One status a page: OK: in DRAM now; BUSY: not yet, or the peer is away; MISS, MOVED and CORRUPT as the peer said."""
+
+    statuses: list[Status]
+    fetched_bytes: int = 0
+
+
+class _Claim(msgspec.Struct):
+    """Bytes claimed here for one page of a lease there."""
+
+    page: RemotePage
+    position: int  # among the keys
+    write_id: int
+    target: memoryview
+    generation: int  # of the page there
+    checksum: bytes
+
+
+class _Leased(msgspec.Struct):
+    """What a peer has leased to us."""
+
+    link: PeerLink
+    space: int
+    lease: int
+    digests: bytes
+    claims: list[_Claim]
+    statuses: list[Status]
+
+
+class Fetcher:
+    """One per agent. `clock_ms` is the store's."""
+
+    def __init__(
+        self, store: NodeStore, pool: DramPool, links: PeerLinks, reader: PageReader, clock_ms: Callable[[], float]
+    ) -> None:
+        self.counters = FetchCounters()
+        self._store = store
+        self._pool = pool
+        self._links = links
+        self._reader = reader
+        self._clock_ms = clock_ms
+
+    async def fetch(
+        self, space: PageSpace, digests: bytes, peer: Peer, deadline_ms: float, budget_bytes: int | None = None
+    ) -> Fetched:
+        """Until `deadline_ms` on the store's clock. Pages of a peer that fails are BUSY, and so are pages over the budget."""
+        pages = len(digests) // DIGEST_BYTES
+        try:
+            link = await self._links.to(peer)
+            number = await link.attach(space, self._left_s(deadline_ms))
+            acquired = await self._acquire(link, number, digests, deadline_ms)
+        except (PeerUnavailable, PeerRefused) as error:
+            self.counters.fetches_failed += 1
+            log.info("fetching from %s failed: %s", peer.node, error)
+            return Fetched([Status.BUSY] * pages)
+        leased = _Leased(link, number, acquired.lease, digests, [], list(map(Status, acquired.statuses)))
+        if not acquired.lease:
+            return Fetched(leased.statuses)
+        self._claim(leased, acquired, page_keys(self._store.meet(space), digests), budget_bytes)
+        moved = await self._move(leased, deadline_ms)
+        await self._let_go(leased)
+        return Fetched(leased.statuses, moved)
+
+    async def _acquire(self, link: PeerLink, space: int, digests: bytes, deadline_ms: float) -> Acquired:
+        """What the peer has; half of the time may pass while it reads from its SSD."""
+        left_ms = 1000 * self._left_s(deadline_ms)
+        acquired = await link.call(Acquire(space, digests, left_ms + _LEASE_SLACK_MS, left_ms / 2), left_ms / 1000)
+        if not isinstance(acquired, Acquired) or len(acquired.statuses) * DIGEST_BYTES != len(digests):
+            raise PeerRefused(f"{type(acquired).__name__} is no answer to Acquire")
+        return acquired
+
+    def _claim(self, leased: _Leased, acquired: Acquired, keys: Sequence[PageKey], budget_bytes: int | None) -> None:
+        """Bytes here for every page that is OK there and not here; the others' statuses become what they are here."""
+        index = -1
+        left = budget_bytes
+        for position, status in enumerate(leased.statuses):
+            if status is not Status.OK:
+                continue
+            index += 1
+            page = RemotePage(index, acquired.offsets[index], acquired.lengths[index])
+            if left is not None and (left := left - page.length) < 0:
+                leased.statuses[position] = Status.BUSY
+                continue
+            reserved = self._reserve(keys[position], page.length, acquired.depths[index], PageKind(acquired.kinds[index]))
+            leased.statuses[position] = Status.OK if reserved.statuses[0] is Status.EXISTS else Status.BUSY
+            if reserved.statuses[0] is Status.OK:
+                target = self._pool.view(reserved.offsets[0], page.length)
+                checksum = acquired.checksums[index * CHECKSUM_BYTES : (index + 1) * CHECKSUM_BYTES]
+                claim = _Claim(page, position, reserved.write_ids[0], target, acquired.generations[index], checksum)
+                leased.claims.append(claim)
+
+    def _reserve(self, key: PageKey, length: int, depth: int, kind: PageKind) -> Reserved:
+        """A page that can never be kept here is BUSY for ever: the settings of both nodes disagree, which is logged."""
+        try:
+            return self._store.reserve([key], [length], SELF, self._clock_ms(), depth=depth, kind=kind, origin=Origin.PEER)
+        except (PageTooLarge, ValueError) as error:
+            log.warning("a page of another node cannot be kept here: %s", error)
+            return Reserved([Status.BUSY], [0], [0], 0.0)
+
+    async def _move(self, leased: _Leased, deadline_ms: float) -> int:
+        """Read, check and commit what is claimed; how many bytes. Whatever happens no claim stays."""
+        claims = leased.claims
+        moved = not claims
+        try:
+            pages, targets = [claim.page for claim in claims], [claim.target for claim in claims]
+            moved = moved or await self._reader.read(leased.link, leased.lease, pages, targets, self._left_s(deadline_ms))
+        except (PeerUnavailable, PeerRefused) as error:
+            self.counters.fetches_failed += 1
+            log.info("reading pages failed: %s", error)
+        finally:
+            for claim in claims:
+                if moved:
+                    leased.statuses[claim.position] = self._commit(claim)
+                else:
+                    self._store.abort(claim.write_id, SELF)
+        return sum(claim.page.length for claim in claims if leased.statuses[claim.position] is Status.OK)
+
+    def _commit(self, claim: _Claim) -> Status:
+        checksum = page_checksum(claim.target)
+        if checksum != claim.checksum:
+            self.counters.corrupt_received += 1
+            self._store.abort(claim.write_id, SELF)
+            return Status.CORRUPT
+        if self._store.commit(claim.write_id, checksum, SELF, self._clock_ms()) is not Status.OK:
+            return Status.BUSY
+        self.counters.fetched_pages += 1
+        self.counters.fetched_bytes += claim.page.length
+        return Status.OK
+
+    async def _let_go(self, leased: _Leased) -> None:
+        """Best effort: the lease ends by itself."""
+        try:
+            for claim in leased.claims:
+                if leased.statuses[claim.position] is Status.CORRUPT:
+                    start = claim.position * DIGEST_BYTES
+                    report = Report(leased.space, leased.digests[start : start + DIGEST_BYTES], claim.generation)
+                    await leased.link.call(report, _RELEASE_DEADLINE_S)
+            await leased.link.call(Release(leased.lease), _RELEASE_DEADLINE_S)
+        except (PeerUnavailable, PeerRefused) as error:
+            log.info("releasing pages failed: %s", error)
+
+    def _left_s(self, deadline_ms: float) -> float:
+        return max(0.0, deadline_ms - self._clock_ms()) / 1000

@@ -1,0 +1,51 @@
+"""The agent as a process: its loop, its signals, its log, its exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+
+import uvloop
+
+from kvtier.agent.agent import Agent
+from kvtier.agent.config import AgentConfig
+from kvtier.agent.listeners import AgentInUse
+from kvtier.pool.backing import BackingError
+from kvtier.ssd.segments import SsdInUse
+
+log = logging.getLogger(__name__)
+
+
+def run_agent(config: AgentConfig) -> int:
+    """Until SIGTERM or SIGINT; 1 where it could not start."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config))
+    except (AgentInUse, BackingError, SsdInUse, OSError) as error:
+        print(f"agent {config.node} cannot start: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _serve(config: AgentConfig) -> None:
+    stop, ready = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    agent = Agent(config, epoch=time.time_ns())
+    serving = loop.create_task(agent.run(stop, ready))
+    announcing = loop.create_task(_announce(agent, ready))
+    try:
+        await serving
+    finally:
+        announcing.cancel()
+
+
+async def _announce(agent: Agent, ready: asyncio.Event) -> None:
+    """One line on standard output for whoever started the process and waits for it."""
+    await ready.wait()
+    print(f"ready node={agent.config.node} socket={agent.config.socket} port={agent.port}", flush=True)

@@ -1,0 +1,102 @@
+"""Blocking SSD work for the agent's I/O threads, with a checksum on every way: pages to places, places to pages.
+
+An error of the device is an answer about pages, never an exception: a write that fails leaves its pages in DRAM alone, a read
+that fails means that the page is not there any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from kvtier.page.checksum import page_checksum
+from kvtier.page.key import digest_of
+from kvtier.page.space import PageSpace
+from kvtier.page.status import Status
+from kvtier.ssd.layout import PageToWrite, padded
+from kvtier.ssd.segments import SsdFull, SsdSegments
+from kvtier.store.actions import Keep
+from kvtier.store.page import SsdPlace
+
+log = logging.getLogger(__name__)
+
+_MOVE_BYTES = 4 << 20
+
+
+class Written(msgspec.Struct, frozen=True):
+    """OK with a place; BUSY: the device is full; CORRUPT: not what the checksum says; MISS: the device failed."""
+
+    status: Status
+    place: SsdPlace | None = None
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A page to read into `target`, whole blocks."""
+
+    place: SsdPlace
+    length: int
+    checksum: bytes
+    target: memoryview
+
+
+def write_pages(segments: SsdSegments, pages: Sequence[PageToWrite]) -> list[Written]:
+    """Write together those that are what their checksums say."""
+    whole = [page_checksum(page.data[: page.length]) == page.checksum for page in pages]
+    good = [page for page, is_whole in zip(pages, whole, strict=True) if is_whole]
+    written = iter(_append(segments, good))
+    return [next(written) if is_whole else Written(Status.CORRUPT) for is_whole in whole]
+
+
+def read_pages(segments: SsdSegments, pages: Sequence[Wanted]) -> list[Status]:
+    """OK where `target` holds the page now, CORRUPT where it cannot be had any more."""
+    return [_read(segments, page) for page in pages]
+
+
+def move_pages(segments: SsdSegments, keeps: Sequence[Keep], space_of: Callable[[Keep], PageSpace]) -> list[Written]:
+    """Write pages of an old segment anew."""
+    moved: list[Written] = []
+    rest = list(keeps)
+    while rest:
+        batch = [rest.pop(0)]
+        size = padded(batch[0].length)
+        while rest and size + padded(rest[0].length) <= _MOVE_BYTES:
+            batch.append(rest.pop(0))
+            size += padded(batch[-1].length)
+        moved.extend(_move(segments, batch, size, space_of))
+    return moved
+
+
+def _move(segments: SsdSegments, keeps: Sequence[Keep], size: int, space_of: Callable[[Keep], PageSpace]) -> list[Written]:
+    scratch = memoryview(mmap.mmap(-1, size))
+    pages = []
+    for keep in keeps:
+        target, scratch = scratch[: padded(keep.length)], scratch[padded(keep.length) :]
+        _read(segments, Wanted(keep.place, keep.length, keep.checksum, target))  # a failure shows when it is written
+        digest = digest_of(keep.key)
+        pages.append(PageToWrite(space_of(keep), digest, keep.length, keep.checksum, keep.kind, keep.depth, target))
+    return write_pages(segments, pages)
+
+
+def _append(segments: SsdSegments, pages: Sequence[PageToWrite]) -> list[Written]:
+    if not pages:
+        return []
+    try:
+        return [Written(Status.OK, place) for place in segments.append(pages)]
+    except SsdFull as error:
+        log.warning("SSD is full: %s", error)
+        return [Written(Status.BUSY)] * len(pages)
+    except OSError:
+        log.exception("writing %d pages to %s failed", len(pages), segments.directory)
+        return [Written(Status.MISS)] * len(pages)
+
+
+def _read(segments: SsdSegments, page: Wanted) -> Status:
+    try:
+        there = segments.read_into(page.place, page.target)
+    except OSError:
+        log.exception("reading %s of %s failed", page.place, segments.directory)
+        return Status.CORRUPT
+    return Status.OK if there and page_checksum(page.target[: page.length]) == page.checksum else Status.CORRUPT

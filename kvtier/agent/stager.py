@@ -1,0 +1,190 @@
+"""Brings a prompt's pages into this node's DRAM before an engine asks for them: from its own SSD, else from peers.
+
+A stage has a deadline and may have a byte budget; leading pages come first, because an engine restores a leading run. What has
+come is held in DRAM until a while after the stage's end, all stages together up to a share of it. Stages run side by side up to
+a limit, the rest wait in order; ended ones are remembered for a while so that they can be asked about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from math import inf
+
+import msgspec
+
+from kvtier.agent.fetcher import Fetcher
+from kvtier.agent.progress import Progress
+from kvtier.page.key import PageKey, digest_of, page_keys
+from kvtier.page.space import PageSpace
+from kvtier.page.status import Status
+from kvtier.store.node_store import NodeStore
+from kvtier.store.page import Page
+from kvtier.wire.messages import Peer
+
+log = logging.getLogger(__name__)
+
+_FETCH_PAGES = 128
+_REMEMBERED_MS = 60_000.0
+
+
+class StageState(StrEnum):
+    QUEUED = "queued"
+    FETCHING = "fetching"
+    READY = "ready"  # everything is in DRAM
+    PARTIAL = "partial"  # what could be had is; the rest is nowhere, or over budget
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_running: int = 4
+    max_queued: int = 256
+    max_ms: float = 60_000  # the longest deadline that is granted, and the longest hold behind it
+    max_held_share: float = 0.3  # of DRAM, by all stages together
+
+
+class StagesFull(Exception):
+    """More stages wait than may. The message says how many."""
+
+
+class StageJob(msgspec.Struct):
+    id: int
+    space: PageSpace
+    keys: list[PageKey]
+    sources: list[Peer]
+    deadline_ms: float
+    max_bytes: int
+    state: StageState = StageState.QUEUED
+    hold_ms: float = 0.0
+    fetched_bytes: int = 0
+    held: dict[int, Page] = {}
+    hold_until_ms: float = inf  # known when it has ended
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in (StageState.QUEUED, StageState.FETCHING)
+
+
+class Stager:
+    """All stages of a node. `pump` starts what the store plans; `clock_ms` is the store's."""
+
+    def __init__(
+        self,
+        store: NodeStore,
+        fetcher: Fetcher,
+        progress: Progress,
+        pump: Callable[[], None],
+        settings: StageSettings,
+        clock_ms: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._fetcher = fetcher
+        self._progress = progress
+        self._pump = pump
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._running = asyncio.Semaphore(settings.max_running)
+        self._jobs: dict[int, StageJob] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._next = 1
+
+    def stage(
+        self, space: PageSpace, digests: bytes, sources: list[Peer], deadline_ms: float, max_bytes: int, hold_ms: float
+    ) -> StageJob:
+        """Begin a stage that ends after `deadline_ms` from now at the latest. Raises `StagesFull`."""
+        if len(self._tasks) >= self._settings.max_running + self._settings.max_queued:
+            raise StagesFull(f"{len(self._tasks)} stages are under way or waiting: ask again later")
+        keys = page_keys(self._store.meet(space), digests)
+        until_ms = self._clock_ms() + min(deadline_ms, self._settings.max_ms)
+        job = StageJob(self._next, space, keys, sources, until_ms, max_bytes, hold_ms=min(hold_ms, self._settings.max_ms))
+        self._next += 1
+        self._jobs[job.id] = job
+        task = asyncio.get_running_loop().create_task(self._run(job))
+        self._tasks[job.id] = task
+        task.add_done_callback(lambda _: self._ended(job))
+        return job
+
+    def get(self, stage: int) -> StageJob | None:
+        return self._jobs.get(stage)
+
+    def leading(self, job: StageJob) -> int:
+        """Pages of the stage that are in DRAM, from the first on."""
+        return self._store.leading(job.keys, self._clock_ms()).dram
+
+    def cancel(self, stage: int) -> None:
+        """Bring nothing more, hold nothing more; what has come may stay."""
+        job, task = self._jobs.get(stage), self._tasks.get(stage)
+        if job is None:
+            return
+        if task is not None and not job.ended:
+            job.state = StageState.CANCELLED
+            task.cancel()
+        self._store.let_go(job.held)
+
+    def sweep(self) -> None:
+        """Let go of what was held long enough, and forget what ended long ago."""
+        now_ms = self._clock_ms()
+        for job in self._jobs.values():
+            if job.held and job.hold_until_ms <= now_ms:
+                self._store.let_go(job.held)
+        limit_ms = now_ms - _REMEMBERED_MS - self._settings.max_ms
+        self._jobs = {each: job for each, job in self._jobs.items() if not job.ended or job.deadline_ms > limit_ms}
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for job in self._jobs.values():
+            self._store.let_go(job.held)
+
+    def _ended(self, job: StageJob) -> None:
+        self._tasks.pop(job.id, None)
+        job.hold_until_ms = self._clock_ms() + job.hold_ms
+        if not job.hold_ms or job.state is StageState.CANCELLED:
+            self._store.let_go(job.held)
+
+    async def _run(self, job: StageJob) -> None:
+        try:
+            async with asyncio.timeout(self._left_s(job)), self._running:
+                job.state = StageState.FETCHING
+                await self._bring(job)
+            job.state = StageState.READY if self.leading(job) == len(job.keys) else StageState.PARTIAL
+        except TimeoutError:
+            job.state = StageState.EXPIRED
+
+    async def _bring(self, job: StageJob) -> None:
+        self._gather(job)
+        self._pump()
+        for source in job.sources:
+            missing = [key for key in job.keys if self._store.catalog.get(key) is None]
+            for start in range(0, len(missing), _FETCH_PAGES):
+                if not await self._fetch(job, missing[start : start + _FETCH_PAGES], source):
+                    break
+        while self._gather(job):
+            self._pump()
+            if self._store.tiering.starved:
+                return
+            await self._progress.wait(self._left_s(job))
+
+    def _gather(self, job: StageJob) -> bool:
+        """Hold what is there; whether more is on its way."""
+        held_bytes = sum(page.length for each in self._jobs.values() for page in each.held.values())
+        room_bytes = self._settings.max_held_share * self._store.settings.bytes - held_bytes
+        return self._store.gather(job.keys, job.held, room_bytes)
+
+    async def _fetch(self, job: StageJob, keys: Sequence[PageKey], source: Peer) -> bool:
+        """Whether to go on with this source."""
+        digests = b"".join(map(digest_of, keys))
+        budget = job.max_bytes - job.fetched_bytes if job.max_bytes else None
+        fetched = await self._fetcher.fetch(job.space, digests, source, job.deadline_ms, budget)
+        job.fetched_bytes += fetched.fetched_bytes
+        self._progress.made()
+        self._pump()
+        return fetched.statuses[-1] is Status.OK  # a gap: what this source has behind it is not restored without it
+
+    def _left_s(self, job: StageJob) -> float:
+        return max(0.0, job.deadline_ms - self._clock_ms()) / 1000

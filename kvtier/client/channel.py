@@ -1,0 +1,117 @@
+"""One blocking connection to the agent of this host: a greeting with its memory, then one question at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from kvtier.wire.frames import HEADER_BYTES, FrameError, pack_frame, unpack_header
+from kvtier.wire.messages import (
+    PROTOCOL_VERSION,
+    Greeting,
+    MessageError,
+    Refused,
+    Reply,
+    Request,
+    decode_reply,
+    encode,
+)
+
+_MAX_CALL = (1 << 32) - 1
+
+
+class AgentUnavailable(Exception):
+    """No agent, or one that did not answer in time. Pages are to be taken for missing."""
+
+
+class AgentRefused(Exception):
+    """The agent says that the request makes no sense: a fault of this client or its settings."""
+
+
+class Channel:
+    """Broken by anything but a whole reply in time; then it is closed, and with it go its leases and unfinished writes."""
+
+    def __init__(self, path: Path, deadline_s: float) -> None:
+        """Connect and be greeted. Raises `AgentUnavailable`."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._until_s = time.monotonic() + deadline_s
+        self._call = 0
+        try:
+            self._limit()
+            self._socket.connect(str(path))
+            self.greeting, self._memory_fd = self._greeted()
+        except (OSError, FrameError, MessageError) as error:
+            self.close()
+            raise AgentUnavailable(f"no agent at {path}: {error}") from error
+
+    def take_memory_fd(self) -> int:
+        """The descriptor that came with the greeting; the caller closes it."""
+        fd, self._memory_fd = self._memory_fd, -1
+        return fd
+
+    def ask(self, request: Request, deadline_s: float) -> Reply:
+        """Raises `AgentUnavailable`, after which the channel is closed, and `AgentRefused`."""
+        self._until_s = time.monotonic() + deadline_s
+        self._call = self._call % _MAX_CALL + 1
+        try:
+            self._limit()
+            self._socket.sendall(pack_frame(self._call, encode(request)))
+            reply = self._reply()
+        except (OSError, FrameError, MessageError) as error:
+            self.close()
+            raise AgentUnavailable(f"no answer to {type(request).__name__}: {error}") from error
+        if isinstance(reply, Refused):
+            raise AgentRefused(reply.reason)
+        return reply
+
+    def close(self) -> None:
+        self._socket.close()
+        if self._memory_fd >= 0:
+            os.close(self.take_memory_fd())
+
+    _memory_fd = -1
+
+    def _greeted(self) -> tuple[Greeting, int]:
+        data, fds, _, _ = socket.recv_fds(self._socket, HEADER_BYTES, 1)
+        fd = fds[0] if fds else -1
+        try:
+            header = unpack_header(data + self._receive(HEADER_BYTES - len(data)) if len(data) < HEADER_BYTES else data)
+            greeting = decode_reply(self._receive(header.body_bytes))
+            if not isinstance(greeting, Greeting) or fd < 0:
+                raise MessageError("no greeting with memory: not a Unix socket of an agent")  # noqa: TRY301
+            if greeting.version != PROTOCOL_VERSION:
+                raise MessageError(f"the agent speaks version {greeting.version}, not {PROTOCOL_VERSION}")  # noqa: TRY301
+        except BaseException:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        return greeting, fd
+
+    def _reply(self) -> Reply:
+        """To the last call; what answers an earlier one is dropped."""
+        while True:
+            header = unpack_header(self._receive(HEADER_BYTES))
+            body = self._receive(header.body_bytes)
+            self._receive(header.payload_bytes)
+            if header.call == self._call:
+                return decode_reply(body)
+
+    def _receive(self, count: int) -> bytes:
+        data = bytearray(count)
+        view = memoryview(data)
+        done = 0
+        while done < count:
+            self._limit()
+            got = self._socket.recv_into(view[done:])
+            if not got:
+                raise ConnectionResetError("the agent has closed the connection")
+            done += got
+        return bytes(data)
+
+    def _limit(self) -> None:
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("not in time")
+        self._socket.settimeout(left_s)

@@ -1,0 +1,89 @@
+"""Connections to the agent that an engine's threads share: taken, used, given back; after a failure none for a while."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from kvtier.client.channel import AgentUnavailable, Channel
+from kvtier.client.memory import SharedMemory
+from kvtier.page.space import PageSpace
+from kvtier.wire.messages import Attach, Attached
+
+_MAX_IDLE = 8
+
+
+class Meeting(NamedTuple):
+    """A channel, the number that its agent gave our space, and that agent's memory."""
+
+    channel: Channel
+    space: int
+    memory: SharedMemory
+
+
+class Meetings:
+    """Meetings of one space with one agent; a restarted agent's new memory is mapped when it is first met."""
+
+    def __init__(self, path: Path, space: PageSpace, connect_s: float, retry_s: float, clock_s: Callable[[], float]) -> None:
+        self._path = path
+        self._space = space
+        self._connect_s = connect_s
+        self._retry_s = retry_s
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._idle: list[Meeting] = []
+        self._memories: dict[int, SharedMemory] = {}  # by epoch: the newest alone
+        self._left_alone_until_s = 0.0
+
+    def take(self) -> Meeting:
+        """One for this thread alone. Raises `AgentUnavailable`, at once after a failure."""
+        with self._lock:
+            if self._clock_s() < self._left_alone_until_s:
+                raise AgentUnavailable("the agent failed a moment ago")
+            if self._idle:
+                return self._idle.pop()
+        channel = Channel(self._path, self._connect_s)
+        try:
+            attached = channel.ask(Attach(self._space), self._connect_s)
+            if not isinstance(attached, Attached):
+                raise AgentUnavailable(f"{type(attached).__name__} is no answer to Attach")  # noqa: TRY301 - one way out
+            return Meeting(channel, attached.space, self._memory(channel))
+        except BaseException:
+            channel.close()
+            raise
+
+    def give_back(self, met: Meeting) -> None:
+        with self._lock:
+            if len(self._idle) < _MAX_IDLE:
+                self._idle.append(met)
+                return
+        met.channel.close()
+
+    def failed(self, met: Meeting | None) -> None:
+        """The agent did not do what it should: let it alone, and begin anew after that."""
+        with self._lock:
+            self._left_alone_until_s = self._clock_s() + self._retry_s
+            idle, self._idle = self._idle, []
+        for each in [*idle, *([met] if met else [])]:
+            each.channel.close()
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for met in idle:
+            met.channel.close()
+
+    def _memory(self, channel: Channel) -> SharedMemory:
+        greeting = channel.greeting
+        fd = channel.take_memory_fd()
+        with self._lock:
+            known = self._memories.get(greeting.epoch)
+            if known is not None:
+                os.close(fd)
+                return known
+            memory = SharedMemory(fd, greeting.pool_bytes)
+            self._memories = {greeting.epoch: memory}
+            return memory

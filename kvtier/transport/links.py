@@ -1,0 +1,137 @@
+"""Connections to peers: opened when first wanted, shared by everyone who wants the same, let go when nobody does.
+
+A peer that could not be reached is left alone for a while, so that work meant for a dead node fails at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import NamedTuple
+
+import msgspec
+
+from kvtier.transport.peer_link import LinkCounters, PeerLink, PeerUnavailable
+from kvtier.wire.messages import Peer
+from kvtier.wire.stream import FrameStream
+
+
+class LinkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a node treats its peers."""
+
+    connect_ms: float = 1000
+    backoff_ms: float = 1000  # after a failed connection
+    stall_ms: float = 5000  # a peer that moves no byte in the middle of a frame
+    idle_ms: float = 60_000
+    max_calls: int = 64  # under way on one connection
+    max_links: int = 256
+
+
+class _Open(NamedTuple):
+    link: PeerLink
+    running: asyncio.Task[None]
+
+
+class PeerLinks:
+    """All links of a node. `close` must be awaited."""
+
+    def __init__(self, settings: LinkSettings) -> None:
+        self.counters = LinkCounters()
+        self._settings = settings
+        self._open: dict[Peer, _Open] = {}
+        self._opening: dict[Peer, asyncio.Task[PeerLink]] = {}
+        self._left_alone_until_s: dict[Peer, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def to(self, peer: Peer) -> PeerLink:
+        """A live link. Raises `PeerUnavailable`."""
+        found = self._open.get(peer)
+        if found is not None and found.link.alive:
+            return found.link
+        opening = self._opening.get(peer)
+        if opening is None:
+            self._check(peer)
+            opening = asyncio.get_running_loop().create_task(self._connect(peer))
+            self._opening[peer] = opening
+            opening.add_done_callback(lambda task: self._opened(peer, task))
+        return await asyncio.shield(opening)
+
+    def sweep(self) -> None:
+        """End links that nobody has used for a while, and forget what is over. Call every second or so."""
+        now_s = asyncio.get_running_loop().time()
+        for peer, (link, running) in list(self._open.items()):
+            if running.done():
+                del self._open[peer]
+            elif not link.busy and now_s - link.idle_since_s > self._settings.idle_ms / 1000:
+                link.abort()
+        self._left_alone_until_s = {peer: until_s for peer, until_s in self._left_alone_until_s.items() if until_s > now_s}
+
+    async def close(self) -> None:
+        for opening in self._opening.values():
+            opening.cancel()
+        for link, _ in self._open.values():
+            link.abort()
+        tasks = [*self._opening.values(), *(running for _, running in self._open.values())]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _check(self, peer: Peer) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if self._left_alone_until_s.get(peer, 0.0) > now_s:
+            raise PeerUnavailable(f"{peer.node} could not be reached a moment ago")
+        if len(self._open) >= self._settings.max_links:
+            self.sweep()
+        if len(self._open) >= self._settings.max_links:
+            raise PeerUnavailable(f"{len(self._open)} links are open, as many as max_links allows")
+
+    async def _connect(self, peer: Peer) -> PeerLink:
+        connect_s = self._settings.connect_ms / 1000
+        try:
+            async with asyncio.timeout(connect_s):
+                sock = await _dial(peer)
+        except (OSError, TimeoutError) as error:
+            raise PeerUnavailable(f"no connection to {peer.node} at {peer.host}:{peer.port}: {error}") from error
+        stream = FrameStream(sock, self._settings.stall_ms / 1000)
+        link = PeerLink(stream, self.counters, self._settings.max_calls)
+        try:
+            await link.greet(peer.node, connect_s)
+        except BaseException:
+            stream.close()
+            raise
+        return link
+
+    def _opened(self, peer: Peer, task: asyncio.Task[PeerLink]) -> None:
+        self._opening.pop(peer, None)
+        if task.cancelled():
+            return
+        if task.exception() is not None:
+            self.counters.links_failed += 1
+            self._left_alone_until_s[peer] = asyncio.get_running_loop().time() + self._settings.backoff_ms / 1000
+            return
+        self.counters.links_opened += 1
+        link = task.result()
+        self._open[peer] = _Open(link, asyncio.get_running_loop().create_task(link.run()))
+
+
+async def _dial(peer: Peer) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    ((family, kind, protocol, _, address), *_) = await loop.getaddrinfo(peer.host, peer.port, type=socket.SOCK_STREAM)
+    sock = socket.socket(family, kind, protocol)
+    sock.setblocking(False)
+    try:
+        await loop.sock_connect(sock, address)
+        tune(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def tune(sock: socket.socket) -> None:
+    """Small frames leave at once, and a peer that vanished without a word is noticed."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

@@ -1,0 +1,209 @@
+"""One TCP connection to another agent: calls under way side by side, each with a deadline, replies in any order.
+
+Page bytes are received straight into the caller's memory. A caller that gives up gets its memory back untouched from then on:
+if its payload is just arriving the whole connection is ended, which is what a peer that slow deserves. A reply that nobody
+waits for (late, doubled, made up) is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from kvtier.page.space import PageSpace
+from kvtier.wire.frames import FrameError, Header
+from kvtier.wire.messages import (
+    PROTOCOL_VERSION,
+    Attach,
+    Attached,
+    Done,
+    Greeting,
+    MessageError,
+    PagesSent,
+    ReadPages,
+    Refused,
+    Reply,
+    Request,
+    decode_reply,
+    encode,
+)
+from kvtier.wire.stream import FrameStream, StreamClosed
+
+_MAX_CALL = (1 << 32) - 1
+
+
+class PeerUnavailable(Exception):
+    """The peer cannot be reached, has gone, or did not answer in time. It may be back: never a miss."""
+
+
+class PeerRefused(Exception):
+    """The peer says the request makes no sense, or answers with something that makes none."""
+
+
+class LinkCounters(msgspec.Struct):
+    """Of all links of a node, past and present."""
+
+    links_opened: int = 0
+    links_failed: int = 0
+    calls: int = 0
+    calls_late: int = 0
+    replies_unasked: int = 0
+    received_bytes: int = 0
+
+
+class _Call:
+    __slots__ = ("answer", "filling", "targets")
+
+    def __init__(self, targets: Sequence[memoryview]) -> None:
+        self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.targets = targets
+        self.filling = False
+
+
+class PeerLink:
+    """`run` must be running for anything to be answered; it ends with the connection."""
+
+    def __init__(self, stream: FrameStream, counters: LinkCounters, max_calls: int) -> None:
+        self.greeting: Greeting | None = None
+        self.idle_since_s = asyncio.get_running_loop().time()
+        self._stream = stream
+        self._counters = counters
+        self._calls: dict[int, _Call] = {}
+        self._last_call = 0
+        self._slots = asyncio.Semaphore(max_calls)
+        self._spaces: dict[PageSpace, int] = {}
+        self._ended = asyncio.Event()
+
+    @property
+    def alive(self) -> bool:
+        return not self._ended.is_set()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._calls)
+
+    async def greet(self, node: str, deadline_s: float) -> Greeting:
+        """The peer's greeting, the first thing it says; before `run`. Raises `PeerUnavailable`, also for another node."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                header, body = await self._stream.receive()
+            reply = decode_reply(body)
+        except (TimeoutError, StreamClosed, FrameError, MessageError) as error:
+            raise PeerUnavailable(f"no greeting: {error}") from error
+        if not isinstance(reply, Greeting) or header.payload_bytes:
+            raise PeerUnavailable("no greeting")
+        if (reply.node, reply.version) != (node, PROTOCOL_VERSION):
+            who = f"{reply.node} with protocol {reply.version}"
+            raise PeerUnavailable(f"there is {who}, not {node} with {PROTOCOL_VERSION}")
+        self.greeting = reply
+        return reply
+
+    async def run(self) -> None:
+        """Take replies until the connection ends, then fail whoever still waits."""
+        why = "the connection was ended here"
+        try:
+            while True:
+                await self._take_reply(*await self._stream.receive())
+        except (StreamClosed, FrameError, MessageError) as error:
+            why = str(error)
+        finally:
+            self._ended.set()
+            self._stream.close()
+            for call in self._calls.values():
+                call.filling = False
+                if not call.answer.done():
+                    call.answer.set_exception(PeerUnavailable(why))
+                    call.answer.exception()  # whoever gave up is not to be told off
+
+    def abort(self) -> None:
+        """End the connection; `run` returns soon."""
+        self._stream.abort()
+
+    async def call(self, request: Request, deadline_s: float) -> Reply:
+        """Raises `PeerUnavailable` and `PeerRefused`."""
+        reply = await self._ask(request, (), deadline_s)
+        if isinstance(reply, Refused):
+            raise PeerRefused(reply.reason)
+        return reply
+
+    async def attach(self, space: PageSpace, deadline_s: float) -> int:
+        """The number of a space on this connection."""
+        number = self._spaces.get(space)
+        if number is None:
+            reply = await self.call(Attach(space), deadline_s)
+            if not isinstance(reply, Attached):
+                raise PeerRefused(f"{type(reply).__name__} is no answer to Attach")
+            number = self._spaces[space] = reply.space
+        return number
+
+    async def read(self, lease: int, first: int, targets: Sequence[memoryview], deadline_s: float) -> bool:
+        """Fill `targets` with the pages of a lease from `first` on; False where the lease has ended.
+
+        On any exception, and on False, the targets hold anything; nobody writes to them any more.
+        """
+        reply = await self._ask(ReadPages(lease, first, len(targets)), targets, deadline_s)
+        if isinstance(reply, PagesSent):
+            return True
+        if isinstance(reply, Done):
+            return False
+        raise PeerRefused(reply.reason if isinstance(reply, Refused) else f"{type(reply).__name__} is no answer to ReadPages")
+
+    async def _ask(self, request: Request, targets: Sequence[memoryview], deadline_s: float) -> Reply:
+        call = _Call(targets)
+        number = 0
+        try:
+            async with asyncio.timeout(deadline_s), self._slots:
+                number = self._next_number()
+                self._calls[number] = call
+                self._counters.calls += 1
+                if self._ended.is_set():
+                    raise PeerUnavailable("the connection has ended")
+                await self._stream.send(number, encode(request))
+                return await call.answer
+        except TimeoutError as error:
+            self._counters.calls_late += 1
+            raise PeerUnavailable(f"no answer to {type(request).__name__} within {deadline_s:g} s") from error
+        except StreamClosed as error:
+            raise PeerUnavailable(str(error)) from error
+        finally:
+            self._calls.pop(number, None)
+            self.idle_since_s = asyncio.get_running_loop().time()
+            if call.filling:
+                self._stream.abort()
+                await self._ended.wait()
+
+    async def _take_reply(self, header: Header, body: bytes) -> None:
+        call = self._calls.get(header.call)
+        reply = decode_reply(body)
+        if call is None or call.answer.done():
+            self._counters.replies_unasked += 1
+            await self._stream.discard(header.payload_bytes)
+            return
+        if isinstance(reply, PagesSent):
+            await self._fill(call, reply, header.payload_bytes)
+        elif header.payload_bytes:
+            raise FrameError(f"a {type(reply).__name__} with {header.payload_bytes} bytes behind it")
+        if not call.answer.done():
+            call.answer.set_result(reply)
+
+    async def _fill(self, call: _Call, reply: PagesSent, payload_bytes: int) -> None:
+        if reply.lengths != [len(target) for target in call.targets] or sum(reply.lengths) != payload_bytes:
+            raise FrameError("pages of other lengths than were asked for")
+        call.filling = True
+        try:
+            for target in call.targets:
+                await self._stream.take_into(target)
+                self._counters.received_bytes += len(target)
+        finally:
+            call.filling = False
+
+    def _next_number(self) -> int:
+        """Not one that is under way."""
+        number = self._last_call
+        while True:
+            number = number % _MAX_CALL + 1
+            if number not in self._calls:
+                self._last_call = number
+                return number

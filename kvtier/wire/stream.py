@@ -1,0 +1,122 @@
+"""Frames over a socket inside asyncio, without copies: payload is received into and sent from the caller's own memory.
+
+Streams of asyncio would copy every payload once more. One coroutine receives; any number send, one frame at a time. A peer that
+begins a frame must go on with it: each step of it has a deadline. Waiting for a frame to begin has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+from kvtier.wire.frames import HEADER_BYTES, Header, pack_frame, unpack_header
+
+_BUFFER_BYTES = 64 << 10
+
+
+class StreamClosed(Exception):
+    """The other side has gone, or stopped in the middle of a frame."""
+
+
+class FrameStream:
+    """Owns the socket. `stall_s` bounds every wait inside a frame, both ways."""
+
+    def __init__(self, sock: socket.socket, stall_s: float) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._stall_s = stall_s
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._sending = asyncio.Lock()
+        self._aborted = False
+
+    async def receive(self) -> tuple[Header, bytes]:
+        """The next frame's header and body; its payload must be taken before the next call.
+
+        Raises `StreamClosed` and `FrameError`.
+        """
+        if self._start == self._end:
+            await self._fill(None)
+        while self._end - self._start < HEADER_BYTES:
+            await self._fill(self._stall_s)
+        header = unpack_header(self._view[self._start : self._start + HEADER_BYTES])
+        self._start += HEADER_BYTES
+        body = bytearray(header.body_bytes)
+        await self.take_into(memoryview(body))
+        return header, bytes(body)
+
+    async def take_into(self, target: memoryview) -> None:
+        """Fill `target` with the bytes that come next. Raises `StreamClosed`."""
+        ready = min(self._end - self._start, len(target))
+        target[:ready] = self._view[self._start : self._start + ready]
+        self._start += ready
+        while ready < len(target):
+            ready += await self._receive_into(target[ready:], self._stall_s)
+
+    async def discard(self, count: int) -> None:
+        """Drop the next `count` bytes. Raises `StreamClosed`."""
+        while count:
+            step = min(count, _BUFFER_BYTES)
+            await self.take_into(memoryview(bytearray(step)))
+            count -= step
+
+    async def send(self, call: int, body: bytes, payload: Sequence[memoryview] = ()) -> None:
+        """One frame. Raises `StreamClosed`."""
+        async with self._sending:
+            await self._send(pack_frame(call, body, sum(map(len, payload))))
+            for piece in payload:
+                await self._send(piece)
+
+    def abort(self) -> None:
+        """End the connection: whoever waits on it gets `StreamClosed`."""
+        if not self._aborted:
+            self._aborted = True
+            with suppress(OSError):  # the other side was faster
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of the socket. For the coroutine that receives, at its end: a wait on a closed socket would never end."""
+        self.abort()
+        self._sock.close()
+
+    async def _fill(self, stall_s: float | None) -> None:
+        """More bytes behind those in the buffer."""
+        if self._start:
+            self._view[: self._end - self._start] = self._view[self._start : self._end]
+            self._end -= self._start
+            self._start = 0
+        self._end += await self._receive_into(self._view[self._end :], stall_s)
+
+    async def _receive_into(self, target: memoryview, stall_s: float | None) -> int:
+        if self._aborted:
+            raise StreamClosed("closed here")
+        try:
+            async with asyncio.timeout(stall_s):
+                got = await self._loop.sock_recv_into(self._sock, target)
+        except TimeoutError as error:
+            raise StreamClosed(f"the other side stopped in the middle of a frame for {stall_s:g} s") from error
+        except OSError as error:
+            raise StreamClosed(f"connection lost: {error.strerror}") from error
+        if not got:
+            raise StreamClosed("the other side has closed the connection")
+        return got
+
+    async def _send(self, data: bytes | memoryview) -> None:
+        if self._aborted:
+            raise StreamClosed("closed here")
+        try:
+            async with asyncio.timeout(self._stall_s):
+                await self._loop.sock_sendall(self._sock, data)
+        except asyncio.CancelledError:
+            self.abort()  # perhaps half a frame was sent: nothing that follows would be understood
+            raise
+        except TimeoutError as error:
+            self.abort()
+            raise StreamClosed(f"the other side took nothing for {self._stall_s:g} s") from error
+        except OSError as error:
+            raise StreamClosed(f"connection lost: {error.strerror}") from error

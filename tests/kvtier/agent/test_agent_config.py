@@ -1,0 +1,98 @@
+"""The agent's YAML: refused where it is wrong, with the key; and nothing in it is ignored."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import pytest
+from agent_rig import ROOT, config_of
+
+from kvtier.agent.config import AgentConfig, ConfigError, load_config, parse_config
+from kvtier.policies.admission import AdmitReused
+from kvtier.policies.eviction import ReusePerByte
+from kvtier.store.settings import DemoteWhen
+
+FULL = """
+node: node-a
+socket: /run/loadback/agent.sock
+listen: {host: 10.0.0.1, port: 20200}
+dram:
+  bytes: 64 GiB
+  backing: hugetlb
+  eviction: {policy: reuse_per_byte, ms_per_token: 0.05}
+ssd:
+  directory: /var/lib/loadback
+  bytes: 2 TB
+  demote: eviction
+  admission: {policy: reused, min_hits: 2}
+"""
+
+
+def test_a_whole_page_is_understood(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(FULL)
+    config = load_config(tmp_path / "agent.yaml")
+    assert config.dram.bytes == 64 << 30
+    assert config.dram.eviction == ReusePerByte(ms_per_token=0.05)
+    assert config.ssd is not None
+    assert (config.ssd.bytes, config.ssd.demote, config.ssd.admission) == (
+        2 * 10**12,
+        DemoteWhen.EVICTION,
+        AdmitReused(min_hits=2),
+    )
+    assert config.ssd.segment_bytes == 256 << 20
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "message"),
+    [
+        (("dram", "huge"), True, r"huge.*\$\.dram"),
+        (("dram", "bytes"), "lots", "dram.bytes: 'lots' is no size"),
+        (("dram", "bytes"), "1 MiB", "one huge page"),
+        (("dram", "eviction"), {"policy": "random"}, r"random.*\$\.dram\.eviction"),
+        (("dram", "low_watermark"), 2.0, "watermark"),
+        (("ssd", "segment_bytes"), "512 KiB", "at least twice"),
+        (("serve", "max_conections"), 5, "max_conections"),
+        (("node",), "", "node must not be empty"),
+        (("nodes",), "a", "nodes"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, where: tuple[str, ...], value: Any, message: str) -> None:
+    config = config_of(tmp_path, ssd={})
+    part = config
+    for key in where[:-1]:
+        part = part.setdefault(key, {})
+    part[where[-1]] = value
+    with pytest.raises(ConfigError, match=message):
+        parse_config(config)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.yaml", tmp_path / "broken.yaml"):
+        if path.name == "broken.yaml":
+            path.write_text("node: [")
+        with pytest.raises(ConfigError, match=path.name):
+            load_config(path)
+
+
+def settings_in(kind: Any) -> set[type]:
+    """The settings classes that make up one."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return {kind}.union(*(settings_in(hint) for hint in get_type_hints(kind).values()))
+    return set().union(*(settings_in(part) for part in get_args(kind)))
+
+
+def test_every_key_has_a_reader() -> None:
+    """A key that nothing reads would promise what is not done. Validation alone is no reading."""
+    read: set[str] = set()
+    for path in (ROOT / "kvtier").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        checks = {
+            id(inner) for node in ast.walk(tree) if getattr(node, "name", "") == "__post_init__" for inner in ast.walk(node)
+        }
+        read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and id(node) not in checks}
+    keys = {name for kind in settings_in(AgentConfig) for name in kind.__struct_fields__}  # type: ignore[attr-defined]
+    assert len(keys) > 40
+    assert keys <= read, sorted(keys - read)

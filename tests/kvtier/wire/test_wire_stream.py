@@ -1,0 +1,91 @@
+"""Frame streams over a socket pair: payload in place, cut-off and stalling peers, and closing under a waiter."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from kvtier.wire.frames import HEADER_BYTES, FrameError, pack_frame
+from kvtier.wire.stream import FrameStream, StreamClosed
+
+LONG_S = 30.0
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+
+
+async def test_payload_lands_where_it_is_wanted(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = (FrameStream(each, LONG_S) for each in sockets)
+    big = bytes(range(256)) * 8192  # 2 MiB: more than a socket holds
+    sending = asyncio.create_task(theirs.send(7, b"body", [memoryview(big), memoryview(b"tail")]))
+    header, body = await ours.receive()
+    assert (header.call, body, header.payload_bytes) == (7, b"body", len(big) + 4)
+    target = bytearray(len(big))
+    await ours.take_into(memoryview(target))
+    assert target == big
+    await ours.discard(4)
+    await sending
+    await theirs.send(8, b"")
+    assert (await ours.receive())[0].call == 8
+
+
+async def test_frames_that_arrive_together_are_told_apart(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours = FrameStream(sockets[0], LONG_S)
+    frames = pack_frame(1, b"a", 3) + b"xyz" + pack_frame(2, b"bb") + pack_frame(3, b"c" * 100_000)
+    sending = asyncio.get_running_loop().run_in_executor(None, sockets[1].sendall, frames)
+    assert (await ours.receive())[1] == b"a"
+    await ours.discard(3)
+    assert [(await ours.receive())[1] for _ in range(2)] == [b"bb", b"c" * 100_000]
+    await sending
+
+
+@pytest.mark.parametrize("sent", [b"", pack_frame(1, b"body")[:-1], pack_frame(1, b"")[:7]])
+async def test_a_peer_that_goes_is_noticed(sockets: tuple[socket.socket, socket.socket], sent: bytes) -> None:
+    ours = FrameStream(sockets[0], LONG_S)
+    sockets[1].sendall(sent)
+    sockets[1].close()
+    with pytest.raises(StreamClosed, match="closed"):
+        await ours.receive()
+
+
+async def test_a_peer_that_stops_in_a_frame_is_given_up(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours = FrameStream(sockets[0], stall_s=0.01)
+    sockets[1].sendall(pack_frame(1, b"body")[: HEADER_BYTES + 1])
+    with pytest.raises(StreamClosed, match="stopped in the middle"):
+        await ours.receive()
+
+
+async def test_a_peer_that_takes_nothing_is_given_up(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours = FrameStream(sockets[0], stall_s=0.01)
+    with pytest.raises(StreamClosed, match="took nothing"):
+        await ours.send(1, b"", [memoryview(bytes(4 << 20))])
+    with pytest.raises(StreamClosed):
+        await ours.send(2, b"")  # half a frame was sent
+
+
+async def test_waiting_for_a_frame_has_no_deadline_and_an_abort_ends_it(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours = FrameStream(sockets[0], stall_s=0.01)
+    waiting = asyncio.create_task(ours.receive())
+    done, _ = await asyncio.wait([waiting], timeout=0.1)
+    assert not done
+    ours.abort()
+    with pytest.raises(StreamClosed):
+        await waiting
+    with pytest.raises(StreamClosed, match="here"):
+        await ours.send(1, b"")
+    ours.close()
+
+
+async def test_noise_is_no_frame(sockets: tuple[socket.socket, socket.socket]) -> None:
+    ours = FrameStream(sockets[0], LONG_S)
+    sockets[1].sendall(b"\xff" * 64)
+    with pytest.raises(FrameError):
+        await ours.receive()

@@ -1,0 +1,29 @@
+"""`loadback agent` from outside: it says what a file means, and what is wrong with one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from engine_adapters.launch.environments import ROOT
+from loadback.__main__ import build
+
+
+def invoke(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(build(), ["agent", *words], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    return result.exit_code, result.output
+
+
+def test_the_example_is_good() -> None:
+    status, text = invoke("--config", str(ROOT / "configs/agent/node.yaml"), "--check")
+    assert status == 0, text
+    assert "node node-a, 4096 MiB of DRAM" in text
+
+
+def test_a_fault_is_named_with_file_and_key(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("node: a\nsocket: /tmp/s\ndram: {bytes: plenty}\n")
+    status, text = invoke("--config", str(file))
+    assert status == 1
+    assert "bad.yaml: dram.bytes: 'plenty' is no size" in text
