@@ -15,8 +15,9 @@ said so), `CancelJob`, `Progressed`, `MoveEnded` and `MoveFailed` (what became o
 
 **View** (`view.View`, the caller's): `target(subject, worker)` is where the subject's next turn would be sent now, by the
 very cost model that will route it, with its prompt as that worker would find it; `link(path)` and `node(name)` are
-bandwidth, demand, room and harm. A subject is a thread's id, or a name that the caller gave to an explicit prompt. The
-planner never sees tokens or hashes: it speaks of token ranges of a subject's prompt.
+bandwidth, demand, room and harm; `changes(worker)` says whether idle threads need to be looked at again. A subject is a
+thread's id, or a name that the caller gave to an explicit prompt. The planner never sees tokens or hashes: it speaks of
+token ranges of a subject's prompt.
 
 **Moves** (`moves`), to be executed by the caller: `Stage` copies a token range into a node's L3 by agents, at the pace it
 names; answered by `MoveEnded(move, moved_bytes)` or `MoveFailed(move, reason)`, in any order. `Warm` is a request to the

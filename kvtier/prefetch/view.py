@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from costmodel.params import CutRule
 from costmodel.values import Link, PrefillRates, Tier, WorkerKey
 
 
@@ -47,7 +48,9 @@ class Target(msgspec.Struct, frozen=True):
     queue_ms: float = 0.0  # before a turn that is sent now would begin
     waiting_turns: int = 0  # that a shorter prefill would let through earlier
     warmable: bool = False  # the worker restores for a warm request
-    overlap_rho: float = 0.0  # the share of compute that hides a restore, as in `CostParams`
+    reads_remote: bool = False  # its engine restores from other nodes and from SSD by itself, not from its node's L3 alone
+    cut_rule: CutRule = CutRule.ENGINE  # both as in `CostParams`
+    overlap_rho: float = 1.0
 
 
 class LinkState(msgspec.Struct, frozen=True, gc=False):
@@ -72,3 +75,8 @@ class View(Protocol):
     def link(self, path: Path) -> LinkState: ...
 
     def node(self, node: str) -> NodeState: ...
+
+    def changes(self, worker: WorkerKey) -> int:
+        """Another number whenever `target` may answer otherwise than before for threads that last ran on `worker`: its engine
+        gave up KV, workers came, went or filled up. While it stays the same, idle threads are not looked at again."""
+        ...

@@ -1,0 +1,295 @@
+"""All jobs that run: starts their moves within the budgets, in order of priority and deadline, and ends each of them once.
+
+Whatever a job holds (moves in flight, reserved bytes, a lease) is given back in one place, `end`, whichever way it ends.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+import msgspec
+
+from costmodel.values import WorkerKey
+from kvtier.prefetch.budget import Budgets
+from kvtier.prefetch.events import FailReason, Trigger
+from kvtier.prefetch.job import Job, JobState
+from kvtier.prefetch.layout import Copy
+from kvtier.prefetch.moves import CancelMove, Hold, Move, Release, Stage
+from kvtier.prefetch.params import PrefetchParams
+from kvtier.prefetch.tally import Tally
+from kvtier.prefetch.view import Path, View
+
+_REMEMBERED = 1024  # ended jobs that can be asked about
+
+
+class Board:
+    """`moves` collects what is to be done until `take_moves`."""
+
+    def __init__(self, params: PrefetchParams) -> None:
+        self.params = params
+        self.budgets = Budgets(params)
+        self.tallies: dict[Trigger, Tally] = {trigger: Tally() for trigger in Trigger}
+        self.active: dict[int, Job] = {}
+        self.just_ended: list[Job] = []
+        self.moves: list[Move] = []
+        self._ended: OrderedDict[int, Job] = OrderedDict()
+        self._by_subject: dict[str, int] = {}
+        self._by_move: dict[int, Job] = {}
+        self._progress: dict[int, int] = {}
+        self._next_move = 1
+
+    def job(self, job_id: int) -> Job | None:
+        return self.active.get(job_id) or self._ended.get(job_id)
+
+    def of_subject(self, subject: str) -> Job | None:
+        job_id = self._by_subject.get(subject)
+        return None if job_id is None else self.active[job_id]
+
+    def of_move(self, move: int) -> Job | None:
+        return self._by_move.get(move)
+
+    def take_moves(self) -> list[Move]:
+        moves, self.moves = self.moves, []
+        return moves
+
+    def new_move(self, job: Job) -> int:
+        move = self._next_move
+        self._next_move += 1
+        self._by_move[move] = job
+        return move
+
+    def open(self, job: Job, copies: Iterable[Copy], ready_tokens: int, now_ms: float) -> None:
+        """Take a job in. `copies` are cut down to what may be reserved and to the job's own limit."""
+        room = self.budgets.room(job.node)
+        limit = min(room, job.max_bytes) if job.max_bytes else room
+        job.pending, job.held_tokens = _within(copies, limit, job, ready_tokens)
+        job.planned_bytes = job.reserved_bytes = sum(_size(copy, job) for copy in job.pending)
+        self.budgets.reserve(job.node, job.reserved_bytes)
+        self.tallies[job.trigger].planned_bytes += job.planned_bytes
+        self.active[job.id] = job
+        self._by_subject[job.subject] = job.id
+        if job.pending:
+            return
+        if job.held_tokens:
+            self._ready(job, now_ms)
+        else:
+            self.end(job, JobState.FAILED, FailReason.NO_ROOM)
+
+    def pump(self, view: View, now_ms: float) -> float | None:
+        """Start what may start. When to try again; None where nothing waits, or only for moves that are under way."""
+        waiting = [job for job in self.active.values() if job.pending]
+        blocked: dict[Path, float | None] = {}  # until when; None = until something there has ended
+        for job in sorted(waiting, key=lambda job: job.order):
+            self._start(job, blocked, view, now_ms)
+        still = {copy.path for job in waiting for copy in job.pending}
+        return min((until for path, until in blocked.items() if until is not None and path in still), default=None)
+
+    def progressed(self, move: int, moved_bytes: int) -> None:
+        if move in self._by_move:
+            self._progress[move] = moved_bytes
+
+    def staged(self, move: int, moved_bytes: int, now_ms: float) -> None:
+        job, chunk = self._settle(move, moved_bytes)
+        if job is None or chunk is None:
+            return
+        job.arrived_tokens += chunk.tokens
+        if not job.pending and not job.moving:
+            self._ready(job, now_ms)
+
+    def stage_failed(self, move: int, moved_bytes: int, reason: FailReason, now_ms: float) -> None:
+        """Try the next source, or do with what lies before."""
+        job, chunk = self._settle(move, moved_bytes)
+        if job is None or chunk is None:
+            return
+        if chunk.others:
+            job.pending.appendleft(msgspec.structs.replace(chunk, path=chunk.others[0], others=chunk.others[1:]))
+        else:
+            self.truncate(job, chunk.start, reason, now_ms)
+
+    def truncate(self, job: Job, tokens: int, reason: FailReason, now_ms: float) -> None:
+        """No more than the leading `tokens` will come: ready with these, or failed if that was nothing."""
+        job.held_tokens = min(job.held_tokens, tokens)
+        job.pending = deque(copy for copy in job.pending if copy.start < tokens)
+        for move in [move for move, copy in job.moving.items() if copy.start >= tokens]:
+            self._take_back(move)
+        if job.pending or job.moving:
+            return
+        if job.arrived_tokens and job.held_tokens > job.staged_from:
+            self._ready(job, now_ms)
+        else:
+            self.end(job, JobState.FAILED, reason)
+
+    def stop_fetching(self, job: Job, now_ms: float) -> None:
+        """The turn is there: what has come is ready, the rest is late."""
+        if job.state not in (JobState.QUEUED, JobState.FETCHING):
+            return
+        first = min((copy.start for copy in (*job.pending, *job.moving.values())), default=job.held_tokens)
+        if job.arrived_tokens and first > job.staged_from:
+            self.truncate(job, first, FailReason.TRANSFER, now_ms)
+        else:
+            self.end(job, JobState.CANCELLED)
+
+    def yield_link(self, path: Path, now_ms: float) -> None:
+        """Demand waits for it: what is under way there is taken back and queued again."""
+        self.budgets.rest(path, now_ms + self.params.retry_ms)
+        for job in self.active.values():
+            chunks = [(move, copy) for move, copy in job.moving.items() if copy.path == path]
+            for move, copy in sorted(chunks, key=lambda chunk: chunk[1].start, reverse=True):
+                self._take_back(move)
+                job.pending.appendleft(copy)
+
+    def node_lost(self, node: str, now_ms: float) -> None:
+        for job in list(self.active.values()):
+            if job.node == node:
+                self.end(job, JobState.FAILED, FailReason.NODE_LOST)
+            else:
+                self._without_source(job, node, now_ms)
+
+    def end(self, job: Job, state: JobState, reason: FailReason | None = None, useful_bytes: int = 0) -> None:
+        """The one way out."""
+        job.advance(state, reason)
+        for move in list(job.moving):
+            self._take_back(move)
+        if job.warm_move is not None:
+            self.drop_warm(job, cancel=True)
+        job.pending.clear()
+        if job.holds:
+            job.holds = False
+            self.moves.append(Release(job.id))
+        self.budgets.give_back(job.node, job.reserved_bytes)
+        job.reserved_bytes = 0
+        del self.active[job.id]
+        if self._by_subject.get(job.subject) == job.id:
+            del self._by_subject[job.subject]
+        self.tallies[job.trigger].ended(job, useful_bytes)
+        self.remember(job)
+
+    def remember(self, job: Job) -> None:
+        self.just_ended.append(job)
+        self._ended[job.id] = job
+        while len(self._ended) > _REMEMBERED:
+            self._ended.popitem(last=False)
+
+    def drop_warm(self, job: Job, *, cancel: bool) -> None:
+        move, job.warm_move = job.warm_move, None
+        if move is not None:
+            self._by_move.pop(move, None)
+            if cancel:
+                self.moves.append(CancelMove(move))
+
+    def engine_restarted(self, worker: WorkerKey) -> None:
+        """Its warm requests are gone with it; what lies in L3 is not."""
+        for job in self.active.values():
+            if job.worker == worker:
+                self.drop_warm(job, cancel=False)
+                job.warmed_tokens = 0
+
+    def _start(self, job: Job, blocked: dict[Path, float | None], view: View, now_ms: float) -> None:
+        """One chunk a free path; a path that is taken stays blocked for all jobs behind this one."""
+        kept: deque[Copy] = deque()
+        while job.pending:
+            copy = job.pending.popleft()
+            if copy.path in blocked:
+                kept.append(copy)
+                continue
+            chunk, rest = _part(copy, int(self.params.chunk_bytes / job.bytes_per_token), job.page_tokens)
+            size, pace = _size(chunk, job), self.budgets.pace(view.link(copy.path))
+            if not pace:
+                blocked[copy.path] = now_ms + self.params.retry_ms
+            elif not self.budgets.may_start(copy.path, size, now_ms):
+                blocked[copy.path] = self.budgets.free_at(copy.path, now_ms)
+            else:
+                blocked[copy.path] = now_ms + size / pace
+                self._begin(job, chunk, size, pace, now_ms)
+                if rest is None:
+                    continue
+                copy = rest
+            kept.append(copy)
+        job.pending = kept
+
+    def _begin(self, job: Job, chunk: Copy, size: int, pace: float, now_ms: float) -> None:
+        if job.state is JobState.QUEUED:
+            job.advance(JobState.FETCHING)
+        move = self.new_move(job)
+        job.moving[move] = chunk
+        self.budgets.start(chunk.path, size, pace, now_ms)
+        until = job.expires_ms
+        self.moves.append(Stage(move, job.id, job.subject, chunk.path, chunk.start, chunk.tokens, size, until, pace))
+
+    def _settle(self, move: int, moved_bytes: int) -> tuple[Job | None, Copy | None]:
+        """A staging move is over; unknown ones were taken back before."""
+        job = self._by_move.get(move)
+        if job is None or move not in job.moving:
+            return None, None
+        del self._by_move[move]
+        self._progress.pop(move, None)
+        chunk = job.moving.pop(move)
+        size = _size(chunk, job)
+        self.budgets.end(chunk.path, size)
+        moved = max(0, min(moved_bytes, size))
+        job.moved_bytes += moved
+        self.tallies[job.trigger].moved_bytes += moved
+        return job, chunk
+
+    def _take_back(self, move: int) -> None:
+        self._settle(move, self._progress.get(move, 0))
+        self.moves.append(CancelMove(move))
+
+    def _without_source(self, job: Job, node: str, now_ms: float) -> None:
+        for move in [move for move, copy in job.moving.items() if copy.path.source == node]:
+            copy = job.moving[move]
+            self._take_back(move)
+            job.pending.appendleft(copy)
+        rerouted: deque[Copy] = deque()
+        for copy in sorted(job.pending, key=lambda copy: copy.start):
+            paths = [path for path in (copy.path, *copy.others) if path.source != node]
+            if not paths:
+                job.pending = rerouted
+                self.truncate(job, copy.start, FailReason.NODE_LOST, now_ms)
+                return
+            rerouted.append(msgspec.structs.replace(copy, path=paths[0], others=tuple(paths[1:])))
+        job.pending = rerouted
+
+    def _ready(self, job: Job, now_ms: float) -> None:
+        """All that will come has come: lease it."""
+        job.advance(JobState.READY)
+        spare = job.reserved_bytes - job.moved_bytes
+        if spare > 0:
+            self.budgets.give_back(job.node, spare)
+            job.reserved_bytes -= spare
+        job.expires_ms = max(job.deadline_ms, now_ms) + self.params.hold_ms if not job.sent else job.expires_ms
+        job.warm_tokens = min(job.warm_tokens, job.held_tokens)
+        if job.held_tokens:
+            job.holds = True
+            ttl_ms = job.expires_ms - now_ms
+            self.moves.append(Hold(job.id, job.subject, job.node, job.held_tokens, ttl_ms))
+
+
+def _size(copy: Copy, job: Job) -> int:
+    return int(copy.tokens * job.bytes_per_token)
+
+
+def _within(copies: Iterable[Copy], limit: int, job: Job, ready_tokens: int) -> tuple[deque[Copy], int]:
+    """The leading copies that fit `limit` bytes, in whole pages, and up to which token the prompt will then lie ready."""
+    kept: deque[Copy] = deque()
+    left = max(0, limit)
+    for copy in copies:
+        fitting = int(left / job.bytes_per_token) if _size(copy, job) > left else copy.tokens
+        if fitting < copy.tokens:
+            fitting -= fitting % job.page_tokens
+            if fitting > 0:
+                kept.append(msgspec.structs.replace(copy, tokens=fitting))
+            return kept, copy.start + fitting
+        kept.append(copy)
+        left -= _size(copy, job)
+    return kept, ready_tokens
+
+
+def _part(copy: Copy, tokens: int, page_tokens: int) -> tuple[Copy, Copy | None]:
+    """The first chunk of a copy, in whole pages, and the rest."""
+    tokens = max(page_tokens, tokens - tokens % page_tokens)
+    if tokens >= copy.tokens:
+        return copy, None
+    replace = msgspec.structs.replace
+    return replace(copy, tokens=tokens), replace(copy, start=copy.start + tokens, tokens=copy.tokens - tokens)

@@ -1,0 +1,81 @@
+"""Warm requests: one at a time a worker, in windows, only while the worker is not behind.
+
+They bring what lies in the node's L3 on to L1, through the engine. What becomes of it there is not the planner's to know.
+"""
+
+from __future__ import annotations
+
+from costmodel.values import WorkerKey
+from kvtier.prefetch.board import Board
+from kvtier.prefetch.job import Job, JobState
+from kvtier.prefetch.layout import lay_out
+from kvtier.prefetch.moves import Warm
+from kvtier.prefetch.view import View
+
+_BEHIND_RETRIES = 10  # of `retry_ms`, until a worker that was behind is looked at again
+
+
+class Warming:
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._wanted: dict[int, Job] = {}  # READY jobs whose time has come, in order
+        self._changed: list[Job] = []
+
+    def due_ms(self, job: Job) -> float | None:
+        """When the job next wants a warm request; None while one runs, or where none is left to send."""
+        waits = job.state is JobState.READY and job.warm_move is None and job.warmed_tokens < job.warm_tokens
+        return job.warm_at_ms if waits else None
+
+    def want(self, job: Job) -> bool:
+        """Its time has come; False where it has nothing to send."""
+        if self.due_ms(job) is None:
+            return False
+        self._wanted[job.id] = job
+        return True
+
+    def done(self, job: Job, moved_bytes: int) -> None:
+        job.warmed_tokens = self._window_end(job)
+        self._board.tallies[job.trigger].warmed_bytes += moved_bytes
+        self._board.drop_warm(job, cancel=False)
+
+    def failed(self, job: Job) -> None:
+        """What lies in L3 stays of use; the engine is not asked again."""
+        self._board.drop_warm(job, cancel=False)
+        job.warm_at_ms = None
+
+    def take_changed(self) -> list[Job]:
+        """Jobs whose `due_ms` is another one now."""
+        changed, self._changed = self._changed, []
+        return changed
+
+    def pump(self, view: View, now_ms: float) -> None:
+        wanted, self._wanted = self._wanted, {}
+        if not wanted:
+            return
+        busy = {job.worker for job in self._board.active.values() if job.warm_move is not None}
+        for job in sorted(wanted.values(), key=lambda job: job.order):
+            if self.due_ms(job) is not None and not job.ended:
+                self._warm(job, busy, view, now_ms)
+                self._changed.append(job)
+
+    def _warm(self, job: Job, busy: set[WorkerKey], view: View, now_ms: float) -> None:
+        params = self._board.params
+        if job.worker in busy:
+            job.warm_at_ms = now_ms + params.retry_ms
+            return
+        target = view.target(job.subject, job.worker)
+        layout = None if target is None else lay_out(target, view)
+        if layout is None or not layout.warm_tokens:  # all of it is in L1, or the worker is gone
+            job.warm_at_ms = None
+            return
+        if layout.target.queue_ms > params.warm_max_queue_ms:
+            job.warm_at_ms = now_ms + _BEHIND_RETRIES * params.retry_ms
+            return
+        busy.add(job.worker)
+        end = self._window_end(job)
+        size = int((end - job.warmed_tokens) * job.bytes_per_token)
+        job.warm_move = self._board.new_move(job)
+        self._board.moves.append(Warm(job.warm_move, job.id, job.subject, job.worker, end, size, job.expires_ms))
+
+    def _window_end(self, job: Job) -> int:
+        return min(job.warmed_tokens + self._board.params.warm_window_tokens, job.warm_tokens)
