@@ -122,11 +122,32 @@ class Workers(msgspec.Struct, frozen=True):
     workers: list[Worker]
 
 
+class PromptModel(msgspec.Struct, frozen=True):
+    """How far the prompts of one model at one API path are trusted: exact, whole or lineage."""
+
+    model: str
+    path: str
+    state: str = ""
+    agreed: int = 0
+    verified: int = 0
+    mismatches: int = 0
+    reason: str = ""
+
+
+class Prompts(msgspec.Struct, frozen=True):
+    error: str = ""
+    threads: int = 0
+    bytes: int = 0
+    cpu_ms: float = 0.0
+    models: list[PromptModel] = []
+
+
 class PoolIndex(msgspec.Struct, frozen=True):
-    """One entry of `/admin/index`. `prompt` is how prompts become hashes: exact, discredited, unusable or not configured."""
+    """One entry of `/admin/index`. `prompt`: the worst of its models (exact, whole, discredited), unusable, not configured."""
 
     pool: str
     prompt: str = ""
+    prompts: Prompts | None = None
 
 
 class Indexes(msgspec.Struct, frozen=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
@@ -31,7 +30,7 @@ async def examine_config(config: Config) -> list[Check]:
             found, told = await _examine_engines(http, targets_of(pool), events=config.index.kv_events)
             checks += told
             if pool.prompt is not None:
-                checks += await check_prompt(http, pool.name, Path(pool.prompt.model_dir), found)
+                checks += await check_prompt(http, pool.name, pool.engine, pool.prompt, found)
     return checks
 
 

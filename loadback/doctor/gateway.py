@@ -8,7 +8,7 @@ import httpx
 
 from costmodel.values import Role
 from engine_adapters.base import Endpoint, EngineKind
-from loadback.admin_api import SHOWN_BYTES, AdminError, Feed, Indexes, PoolIndex, Worker, Workers, fetch, told
+from loadback.admin_api import SHOWN_BYTES, AdminError, Feed, Indexes, PoolIndex, PromptModel, Worker, Workers, fetch, told
 from loadback.doctor.check import Check, Target, fail, ok, warn
 
 FIXES = {
@@ -16,6 +16,9 @@ FIXES = {
     "down": "look at the engine's log and its health endpoint",
     "draining": "add it again when its turns have finished",
 }
+
+
+PROMPT_FIX = "give the engines' own model folder as prompt.model_dir, then loadback doctor --config FILE"
 
 
 async def check_gateway(http: httpx.AsyncClient) -> tuple[list[Target], list[Check]]:
@@ -28,7 +31,7 @@ async def check_gateway(http: httpx.AsyncClient) -> tuple[list[Target], list[Che
         return [], [*checks, fail("gateway", "admin", error.found, error.fix)]
     for worker in workers:
         checks += [check_worker(worker), *(check_feed(worker.id, feed) for feed in worker.events)]
-    checks += [check for pool in pools if (check := check_prompt_state(pool)) is not None]
+    checks += [check for pool in pools for check in check_prompt_states(pool)]
     return [target_of(worker) for worker in workers], checks
 
 
@@ -66,14 +69,25 @@ def check_feed(name: str, feed: Feed) -> Check:
     return ok(name, what, told)
 
 
-def check_prompt_state(pool: PoolIndex) -> Check | None:
-    """None where no tokenizer is configured: lineage is meant to be used then."""
-    if pool.prompt == "exact":
-        return ok(pool.pool, "tokenizer", "counts as the engines do")
-    if pool.prompt in ("discredited", "unusable"):
-        fix = "give the engines' own model folder as prompt.model_dir, then loadback doctor --config FILE"
-        return warn(pool.pool, "tokenizer", f"{pool.prompt}: residency comes from lineage alone", fix)
-    return None
+def check_prompt_states(pool: PoolIndex) -> list[Check]:
+    """One check a model and API path that was asked for; none where no tokenizer is configured: lineage is meant to be used
+    then."""
+    prompts = pool.prompts
+    if prompts is None:
+        return []
+    if pool.prompt == "unusable":
+        return [warn(pool.pool, "tokenizer", f"{prompts.error}: residency comes from lineage alone", PROMPT_FIX)]
+    told = f"{prompts.threads} threads remembered in {prompts.bytes / 1e6:.1f} MB, {prompts.cpu_ms:.2f} ms CPU a turn"
+    return [ok(pool.pool, "tokenizer", told), *(check_model(pool.pool, model) for model in prompts.models)]
+
+
+def check_model(pool: str, model: PromptModel) -> Check:
+    what = f"prompts of {model.model} at {model.path}"
+    told = f"{model.agreed} counted as by the engine, {model.verified} verified whole, {model.mismatches} wrong"
+    if model.state == "exact":
+        return ok(pool, what, f"exact: {told}")
+    effect = "every prompt is tokenised whole" if model.state == "whole" else "residency comes from lineage alone"
+    return warn(pool, what, f"{effect}: {model.reason}; {told}", PROMPT_FIX)
 
 
 def target_of(worker: Worker) -> Target:

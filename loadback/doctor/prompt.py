@@ -16,15 +16,13 @@ import msgspec
 
 from costmodel.values import Role
 from engine_adapters.adapters import adapter_for
-from engine_adapters.base import AdapterError, Edit, EngineInfo
+from engine_adapters.base import AdapterError, Edit, EngineInfo, EngineKind
 from engine_adapters.control import call
-from engine_adapters.prompt.sglang_chat import render_chat
-from engine_adapters.prompt.template import PromptTemplate
-from engine_adapters.prompt.tokenizer import Tokenizer
+from engine_adapters.prompt.engine_prompts import CHAT_PATH, EnginePrompts
 from engine_adapters.sglang.rooms import fresh_room
 from loadback.doctor.check import Check, Target, fail, ok, warn
+from router.config.tree import PromptConfig
 
-CHAT_PATH = "/v1/chat/completions"
 PROBE_TIMEOUT_S = 60.0
 WEATHER_TOOL = {
     "type": "function",
@@ -54,30 +52,47 @@ def probe_body(model: str) -> dict[str, object]:
 
 
 async def check_prompt(
-    http: httpx.AsyncClient, pool: str, model_dir: Path, found: Sequence[tuple[Target, EngineInfo]]
+    http: httpx.AsyncClient,
+    pool: str,
+    kind: EngineKind,
+    config: PromptConfig,
+    found: Sequence[tuple[Target, EngineInfo]],
 ) -> list[Check]:
-    loaded = load_folder(pool, model_dir)
+    loaded = load_folder(pool, kind, config)
     if isinstance(loaded, Check):
         return [loaded]
-    template, tokenizer = loaded
-    checks = [ok(pool, "tokenizer", f"{model_dir} loads, {tokenizer.vocab_size} tokens")]
+    model = loaded.model
+    checks = [ok(pool, "tokenizer", f"{config.model_dir} loads; prompts as {model.profile.name} makes them")]
+    if not model.loop_wise:
+        checks.append(warn(pool, "template", "it must be rendered whole each turn", "nothing: 3 to 8 ms per 100,000 tokens"))
+    checks += [check for target, info in found[:1] if (check := check_root(target.name, loaded, info)) is not None]
     legs = _legs(found)
     if not legs:
         return [*checks, warn(pool, "token count", "no engine to compare with", "start the pool's engines, then ask again")]
     body = probe_body(next((info.models[0] for _, info in legs if info.models), "default"))
-    ours = len(tokenizer.encode_prompt(render_chat(template, body)))
+    ours = len(model.encode(model.render(body)))
     return [*checks, await _compare(http, pool, body, ours, legs)]
 
 
-def load_folder(pool: str, model_dir: Path) -> tuple[PromptTemplate, Tokenizer] | Check:
+def load_folder(pool: str, kind: EngineKind, config: PromptConfig) -> EnginePrompts | Check:
     """What the folder holds, or the check that failed."""
+    model_dir = Path(config.model_dir)
     if not model_dir.is_dir():
         fix = "correct prompt.model_dir, or bring the engines' model folder (tokenizer and chat template) there"
         return fail(pool, "tokenizer", f"prompt.model_dir: no such folder: {model_dir}", fix)
     try:
-        return PromptTemplate.from_folder(model_dir), Tokenizer.from_folder(model_dir)
+        return EnginePrompts.open(kind, model_dir, fast=config.fast, hash_seed=config.hash_seed)
     except (OSError, ValueError) as error:
-        return fail(pool, "tokenizer", str(error), "give a folder with tokenizer.json and a chat template as prompt.model_dir")
+        return fail(pool, "tokenizer", str(error), "give the engines' own model folder as prompt.model_dir")
+
+
+def check_root(worker: str, prompts: EnginePrompts, info: EngineInfo) -> Check | None:
+    """None where this engine's block ids can be derived."""
+    try:
+        prompts.root(info, None)
+    except ValueError as error:
+        return fail(worker, "block ids", str(error), "until then residency goes by lineage")
+    return None
 
 
 async def _compare(

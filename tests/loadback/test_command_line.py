@@ -11,7 +11,17 @@ from typer.testing import CliRunner
 from engine_adapters.launch.environments import ROOT
 from loadback.__main__ import build
 
-COMMANDS = [("serve",), ("agent",), ("up",), ("demo",), ("explain",), ("doctor",), ("bench", "swarm"), ("bench", "overhead")]
+COMMANDS = [
+    ("serve",),
+    ("agent",),
+    ("up",),
+    ("demo",),
+    ("explain",),
+    ("doctor",),
+    ("bench", "swarm"),
+    ("bench", "overhead"),
+    ("bench", "deltatok"),
+]
 GOOD = "pools:\n  - unified: [{url: 'http://127.0.0.1:1', name: u0}]\n"
 
 

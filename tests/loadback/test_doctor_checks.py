@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from costmodel.values import Role
 from engine_adapters.base import Endpoint, EngineInfo, EngineKind
+from engine_adapters.launch.environments import ROOT
+from engine_adapters.prompt.engine_prompts import EnginePrompts
 from engine_adapters.sglang.contract import Clause, Finding, Need, Verdict
-from loadback.admin_api import Feed, PoolIndex, Worker
+from loadback.admin_api import Feed, PoolIndex, PromptModel, Prompts, Worker
 from loadback.doctor.check import Check, Mark, Target
 from loadback.doctor.engine import check_contract, check_pages, check_role, judge_clock, remedy
-from loadback.doctor.gateway import check_feed, check_prompt_state, check_worker, target_of
+from loadback.doctor.gateway import check_feed, check_prompt_states, check_worker, target_of
 from loadback.doctor.host import judge_file_limit
-from loadback.doctor.prompt import load_folder
+from loadback.doctor.prompt import check_root, load_folder
+from router.config.tree import PromptConfig
 
 DATE = "Sun, 29 Nov 2026 12:00:00 GMT"
 DATE_S = 1795953600.0
@@ -71,7 +72,7 @@ def test_the_fix_is_a_sentence(flag: str, wanted: str, fix: str) -> None:
 
 
 def test_a_folder_that_is_not_there_is_said_to_be_missing() -> None:
-    check = load_folder("main", Path("/nowhere/model"))
+    check = load_folder("main", EngineKind.SGLANG, PromptConfig(model_dir="/nowhere/model"))
     assert isinstance(check, Check)
     assert check.found == "prompt.model_dir: no such folder: /nowhere/model"
 
@@ -102,12 +103,32 @@ def test_feeds(state: str, gaps: int, mark: Mark) -> None:
     assert check_feed("p0", Feed(state=state, gaps=gaps)).mark is mark
 
 
-@pytest.mark.parametrize(
-    ("state", "mark"), [("exact", Mark.OK), ("discredited", Mark.WARN), ("unusable", Mark.WARN), ("not configured", None)]
-)
-def test_prompt_states(state: str, mark: Mark | None) -> None:
-    check = check_prompt_state(PoolIndex("main", state))
-    assert (check.mark if check else None) is mark
+@pytest.mark.parametrize(("state", "mark"), [("exact", Mark.OK), ("whole", Mark.WARN), ("lineage", Mark.WARN)])
+def test_prompt_states_are_told_per_model(state: str, mark: Mark) -> None:
+    model = PromptModel("m", "/v1/messages", state, agreed=7, verified=1, mismatches=3, reason="the engine counted 9")
+    own, check = check_prompt_states(PoolIndex("main", "discredited", Prompts(threads=2, bytes=5_000_000, models=[model])))
+    assert own.mark is Mark.OK
+    assert "5.0 MB" in own.found
+    assert (check.mark, check.name) == (mark, "prompts of m at /v1/messages")
+    assert "7 counted as by the engine" in check.found
+    assert ("the engine counted 9" in check.found) is (mark is Mark.WARN)
+
+
+def test_prompts_that_cannot_be_had_are_told() -> None:
+    (check,) = check_prompt_states(PoolIndex("main", "unusable", Prompts(error="/m has no tokenizer.json")))
+    assert (check.mark, check.found.split(":")[0]) == (Mark.WARN, "/m has no tokenizer.json")
+    assert check_prompt_states(PoolIndex("main", "not configured")) == []
+
+
+def test_block_ids_that_cannot_be_derived_are_told() -> None:
+    config = PromptConfig(model_dir=str(ROOT / "configs" / "models" / "tiny-agent"))
+    prompts = load_folder("main", EngineKind.VLLM, config)
+    assert isinstance(prompts, EnginePrompts)
+    random = EngineInfo("vllm 0.32", ("m",), page_size=32, flags={"prefix_caching_hash_algo": "xxhash"})
+    assert check_root("v0", prompts, EngineInfo("vllm 0.32", ("m",), page_size=32)) is None
+    check = check_root("v0", prompts, random)
+    assert check is not None
+    assert (check.mark, "PYTHONHASHSEED" in check.found) == (Mark.FAIL, True)
 
 
 @pytest.mark.parametrize(
