@@ -110,6 +110,7 @@ class Edit(msgspec.Struct, frozen=True):
     leg: Role = Role.UNIFIED
     want_usage: bool = True  # the client's own stream_options do not already ask for usage
     stream_options: bytes | None = None  # the client's stream_options object as raw JSON, if any
+    input_ids: bytes | None = None  # the prompt's token ids as a JSON array, for engines that take them in place of the text
 
 
 class EngineAdapter(Protocol):

@@ -25,11 +25,12 @@ class PathWire(msgspec.Struct, frozen=True):
     rid_header: bytes | None = None
     stream_usage: bool = False
     cache_details: bool = False
+    input_ids: bool = False
     routed: bool = True
 
 
 PATHS = {
-    "/v1/chat/completions": PathWire(rid_key=b"rid", stream_usage=True, cache_details=True),
+    "/v1/chat/completions": PathWire(rid_key=b"rid", stream_usage=True, cache_details=True, input_ids=True),
     "/v1/completions": PathWire(rid_key=b"rid", stream_usage=True, cache_details=True),
     "/v1/responses": PathWire(rid_key=b"request_id", rid_prefix="resp_"),
     "/v1/messages": PathWire(rid_header=b"x-override-rid"),
@@ -91,6 +92,8 @@ def members(edit: Edit) -> bytes:
         parts.append(usage_member(edit.stream_options))
     if wire.cache_details:
         parts.append(_CACHE_DETAILS)
+    if wire.input_ids and edit.input_ids is not None:
+        parts.append(b'"input_ids":' + edit.input_ids)
     if wire.routed:
         parts += _bootstrap(edit)
         parts += _ranks(edit)

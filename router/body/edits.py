@@ -8,6 +8,7 @@ Requests, all spliced in before the body's final brace (`splice`), in the engine
 | `bootstrap_host`, `bootstrap_port`, `bootstrap_room` | on both legs of a disaggregated pair, a fresh room for every try |
 | the data-parallel rank | where a rank was chosen and the engine takes one |
 | usage and cache-detail flags | where the client has not set them; `stream_options` is repeated with `include_usage` added |
+| the prompt's token ids (`input_ids`) | with `prompt.forward_ids`, on chats of threads whose prompts were found exact |
 | `"n":1` | when one request is split into n (`fanout`) |
 
 Replies:

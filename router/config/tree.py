@@ -190,6 +190,8 @@ class PoolConfig(Section):
             raise ValueError("a PD pool needs both `prefill` and `decode` workers")
         if self.disaggregated and self.engine is not EngineKind.SGLANG:
             raise ValueError(f"`prefill`/`decode` need engine: sglang; {self.engine.value} pools are `unified`")
+        if self.prompt is not None and self.prompt.forward_ids and self.engine is not EngineKind.SGLANG:
+            raise ValueError(f"`prompt.forward_ids` needs engine: sglang; {self.engine.value} takes no token ids")
         for role, worker in self.workers():
             if role is not Role.PREFILL and (worker.bootstrap_port or worker.bootstrap_host):
                 raise ValueError(f"`bootstrap_host` and `bootstrap_port` are for prefill; {worker.worker_id} is {role.value}")

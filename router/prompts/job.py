@@ -17,5 +17,12 @@ class PromptJob:
     task: asyncio.Task[None] | None = None
     prompt: Prompt | None = None
     refusal: str = ""  # why none could be derived
+    wants_ids: bool = False  # they are to be sent along
+    ids: bytes | None = None  # all token ids as a JSON array
     counted: int | None = None  # the prompt's tokens in the engine's reply; 0 = it did not say
     forwarded: bool = False  # the engine was given our ids: its count says nothing
+
+    def take_ids(self) -> bytes | None:
+        """The ids to be sent, if they are there by now."""
+        self.forwarded |= self.ids is not None
+        return self.ids

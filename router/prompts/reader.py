@@ -41,7 +41,6 @@ class Prompt(msgspec.Struct, frozen=True):
     cpu_ms: float
     state: PromptState | None = None
 
-    @property
     def ids_json(self) -> bytes | None:
         """All token ids as JSON, where they are known."""
         ids = self.state.exact_ids if self.state is not None else None

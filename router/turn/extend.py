@@ -62,15 +62,17 @@ class Extender:
         prompts = self.pools.get(turn.pool.name)
         if prompts is None or prompts.reader is None or prompts.config.cold_deadline_ms <= 0:
             return False
-        if prompts.config.forward_ids and prompts.trust(turn.scanned.model, turn.request.path).proven(turn.sighting.thread):
-            return True
+        if prompts.config.forward_ids and turn.dialect.name is DialectName.CHAT:
+            trust = prompts.trust(turn.scanned.model, turn.request.path)
+            if trust.level_of(turn.sighting.thread) is Level.EXACT and trust.proven(turn.sighting.thread):
+                return True
         return _cold(turn.sighting) and bool(turn.pool.blocks.sources)
 
     async def prepare(self, turn: Turn) -> None:
         """Wait for the prompt, up to the deadline; the turn is then placed by it. A prompt that comes later still counts."""
         self.extend(turn)
         prompts, job = self.pools[turn.pool.name], turn.prompt
-        if job is None or job.task is None:
+        if job is None or job.task is None or not (job.wants_ids or _cold(turn.sighting)):
             return
         await asyncio.wait((job.task,), timeout=prompts.config.cold_deadline_ms / 1000)
         prompt = job.prompt
@@ -96,6 +98,7 @@ class Extender:
         prompts, job = self.pools.get(turn.pool.name), turn.prompt
         if prompts is None or job is None or not served:
             return
+        prompts.counts.forwarded += job.forwarded
         job.counted = facts.prompt_tokens if facts is not None else 0
         if job.prompt is not None or job.refusal:
             self._settle(prompts, turn, job)
@@ -121,6 +124,9 @@ class Extender:
             return Fallback.BUSY
         prompts.pending += 1
         job = turn.prompt = PromptJob(_ask(turn, info), trust, level)
+        job.wants_ids = (
+            prompts.config.forward_ids and turn.dialect.name is DialectName.CHAT and trust.forwards(turn.sighting.thread)
+        )
         job.task = self._start(self._make(prompts, reader, turn, job))
         return Fallback.WHOLE if level is Level.WHOLE else None
 
@@ -128,7 +134,9 @@ class Extender:
         work = reader.whole if job.level is Level.WHOLE else reader.extend
         counts = prompts.counts
         try:
-            prompt = job.prompt = await prompts.run(partial(work, job.ask))
+            prompt = await prompts.run(partial(work, job.ask))
+            if job.wants_ids:
+                job.ids = await prompts.run(prompt.ids_json)
         except ValueError as error:
             job.refusal = str(error)
         except Exception:  # noqa: BLE001  the root of this task: a turn must not fail for want of a prompt
@@ -136,6 +144,7 @@ class Extender:
             counts.fallbacks[Fallback.CRASHED] += 1
             job.refusal = "the gateway could not derive it"
         else:
+            job.prompt = prompt
             counts.made[job.level] += 1
             counts.took(prompt.cpu_ms)
             self._threads.extended(job.ask.thread, prompt.blocks, prompt.page_size)

@@ -39,6 +39,7 @@ def build_legs(
         decode_dp_rank=_rank(placement.decode, placement.decode_rank),
         want_usage=scanned.stream and not scanned.asks_usage,
         stream_options=scanned.stream_options,
+        input_ids=turn.prompt.take_ids() if turn.prompt is not None else None,
     )
     if not placement.disaggregated:
         return [_leg(turn, placement.prefill, edit, _body(turn, edit, override), hide_client_key)]

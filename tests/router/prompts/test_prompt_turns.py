@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from prompt_stage import CHAT, MESSAGES, RESPONSES, Json, PromptStage, prompt_stage, talk, until
+from prompt_stage import CHAT, MESSAGES, MODEL, RESPONSES, Json, PromptStage, prompt_stage, talk, until
 
+from engine_adapters.prompt.sglang_chat import render_chat
 from router.turn.record import TurnRecord
 
 TOOLS = [
@@ -152,3 +154,27 @@ async def test_salts_are_part_of_the_blocks_and_what_cannot_be_derived_goes_by_l
         body: dict[str, Any] = {"prompt": "Once upon a time", "max_tokens": 2}
         await stage.turn(body, "/v1/completions")
         assert stage.fallbacks == {"unsuited": 1}
+
+
+async def test_ids_are_sent_along_for_threads_that_were_found_exact() -> None:
+    """Not for a thread's first turn, nor for the one in so many whose count is wanted."""
+    settings = {"verify_every": 4, "forward_ids": True, "cold_deadline_ms": 5000.0}
+    async with prompt_stage(settings, workers=1) as stage:
+        for turns in range(1, 8):
+            await stage.turn({"messages": talk(turns), "tools": TOOLS})
+        engine = stage.engines[0]
+        bodies = [json.loads(seen.body) for seen in engine.journal.seen]
+        sent = [body.pop("input_ids", None) for body in bodies]
+        assert [ids is not None for ids in sent] == [False, True, True, True, False, True, True]
+        for body, ids in zip(bodies, sent, strict=True):
+            assert ids in (None, engine.tokenizer.encode_prompt(render_chat(engine.template, body)))
+        assert stage.prompts.counts.forwarded == 5
+        exact(stage)
+        assert stage.compared["count", "right"] == 7
+        assert stage.prompts.trust(MODEL, CHAT).agreed == 2, "what an engine counts of ids that it was given says nothing"
+
+
+async def test_a_client_that_brings_its_own_ids_goes_by_lineage() -> None:
+    async with prompt_stage() as stage:
+        await stage.turn({"messages": talk(1), "input_ids": [1, 2, 3]})
+        assert stage.fallbacks == {"refused": 1}
