@@ -166,6 +166,11 @@ class BlockIndex:
         """Since a known source last spoke."""
         return self._sources.age_ms(source, now_ms)
 
+    def confirm(self, source: SourceKey, now_ms: float) -> None:
+        """The source has said that nothing has changed."""
+        if source in self._sources:
+            self._sources.heard(source, now_ms)
+
     def clear(self, source: SourceKey) -> None:
         """Empty a source at once; the memory comes back as `sweep` is called."""
         bit = self._sources.retire(source)

@@ -44,7 +44,7 @@ def clip(runs: Iterable[BlockRun], start: int, end: int) -> list[BlockRun]:
         if last > start:
             if first < start or last > end:
                 first = max(first, start)
-                run = BlockRun(first, min(last, end) - first, run.tier, run.source)  # noqa: PLW2901
+                run = BlockRun(first, min(last, end) - first, run.tier, run.source)
             clipped.append(run)
     return clipped
 
