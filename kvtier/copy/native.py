@@ -1,4 +1,4 @@
-"""Copies by loadback-hip where that is installed. The one place that asks whether it is."""
+"""Copies and file transfers by loadback-hip where that is installed. The one place that asks whether it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
 from kvtier.copy.base import Move, PageCopies
+from kvtier.copy.files import FilePart, FileTransfers, PartOutcome, PortableTransfers
 from kvtier.copy.portable import PortableCopies
 
 if TYPE_CHECKING:
@@ -21,6 +22,13 @@ class _PageCopier(Protocol):
     def gather(self, packed: Buffer, pool: Buffer, pages: Buffer, page_bytes: int) -> None: ...
     def scatter(self, pool: Buffer, packed: Buffer, pages: Buffer, page_bytes: int) -> None: ...
     def move(self, to: Buffer, from_: Buffer, lengths: Buffer) -> None: ...
+
+
+class _FileTransfers(Protocol):
+    """`loadback_hip.FileTransfers`: bytes done and errnos, one of each a part."""
+
+    def read(self, fds: Buffer, offsets: Buffer, addresses: Buffer, lengths: Buffer) -> tuple[list[int], list[int]]: ...
+    def write(self, fds: Buffer, offsets: Buffer, addresses: Buffer, lengths: Buffer) -> tuple[list[int], list[int]]: ...
 
 
 def native_module() -> ModuleType | None:
@@ -39,6 +47,12 @@ def best_copies(threads: int = 2) -> PageCopies:
     return PortableCopies() if module is None else NativeCopies(module.PageCopier(threads))
 
 
+def best_transfers(depth: int = 64) -> FileTransfers:
+    """Native with `depth` requests under way where that is installed, else portable."""
+    module = native_module()
+    return PortableTransfers() if module is None else NativeTransfers(module.FileTransfers(depth))
+
+
 class NativeCopies:
     native = True
 
@@ -52,8 +66,24 @@ class NativeCopies:
         self._copier.scatter(pool, packed, array("q", pages), _positive(page_bytes))
 
     def move(self, moves: Sequence[Move]) -> None:
-        to, from_, lengths = zip(*moves, strict=True) if moves else ((), (), ())
-        self._copier.move(array("q", to), array("q", from_), array("q", lengths))
+        self._copier.move(*_columns(moves, 3))
+
+
+class NativeTransfers:
+    native = True
+
+    def __init__(self, transfers: _FileTransfers) -> None:
+        self._transfers = transfers
+
+    def read(self, parts: Sequence[FilePart]) -> list[PartOutcome]:
+        return list(map(PartOutcome, *self._transfers.read(*_columns(parts, 4))))
+
+    def write(self, parts: Sequence[FilePart]) -> list[PartOutcome]:
+        return list(map(PartOutcome, *self._transfers.write(*_columns(parts, 4))))
+
+
+def _columns(rows: Sequence[tuple[int, ...]], width: int) -> list[array[int]]:
+    return [array("q", column) for column in zip(*rows, strict=True)] or [array("q") for _ in range(width)]
 
 
 def _positive(page_bytes: int) -> int:

@@ -15,6 +15,9 @@ using Writable = nanobind::ndarray<nanobind::device::cpu, nanobind::c_contig>;
 using Readable = nanobind::ndarray<nanobind::ro, nanobind::device::cpu, nanobind::c_contig>;
 using Numbers = nanobind::ndarray<const std::int64_t, nanobind::ndim<1>, nanobind::device::cpu, nanobind::c_contig>;
 
+// An argument that is taken as it is: a converted copy would be written to in vain.
+inline auto whole(const char* name) { return nanobind::arg(name).noconvert(); }
+
 inline core::Region region_of(const Writable& array) { return {static_cast<std::byte*>(array.data()), array.nbytes()}; }
 
 // What is only read is never written through this.

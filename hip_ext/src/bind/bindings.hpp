@@ -6,5 +6,7 @@
 namespace loadback::bind {
 
 void bind_copies(nanobind::module_& module);
+void bind_memory(nanobind::module_& module);
+void bind_files(nanobind::module_& module);
 
 }  // namespace loadback::bind

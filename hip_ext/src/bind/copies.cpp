@@ -54,7 +54,7 @@ void bind_copies(nb::module_& module) {
              const nb::gil_scoped_release release;
              self.gather(to, from, numbers, page_bytes);
            },
-           "packed"_a, "pool"_a, "pages"_a, "page_bytes"_a,
+           whole("packed"), whole("pool"), whole("pages"), "page_bytes"_a,
            "packed[i] = pool[pages[i]], for pages of `page_bytes`. Arrays are C-contiguous, of any shape, type and alignment; "
            "`pages` is int64 of shape (n,). IndexError for a page that is not in `pool`; ValueError where `packed` holds fewer "
            "than n pages or overlaps `pool`.")
@@ -65,7 +65,7 @@ void bind_copies(nb::module_& module) {
              const nb::gil_scoped_release release;
              self.scatter(to, from, numbers, page_bytes);
            },
-           "pool"_a, "packed"_a, "pages"_a, "page_bytes"_a,
+           whole("pool"), whole("packed"), whole("pages"), "page_bytes"_a,
            "pool[pages[i]] = packed[i]. As `gather`; ValueError also for a page that is named twice.")
       .def("move",
            [](core::PageCopier& self, const Numbers& to, const Numbers& from, const Numbers& lengths) {
@@ -73,9 +73,18 @@ void bind_copies(nb::module_& module) {
              const nb::gil_scoped_release release;
              self.move(moves);
            },
-           "to"_a, "from_"_a, "lengths"_a,
+           whole("to"), whole("from_"), whole("lengths"),
            "Copy `lengths[i]` bytes from address `from_[i]` to address `to[i]`, all int64 of shape (n,). The caller answers for the "
            "addresses. ValueError where bytes that are written overlap any others that are named.")
+      .def("flat",
+           [](core::PageCopier& self, const Writable& to, const Readable& from) {
+             const auto target = region_of(to), source = region_of(from);
+             const nb::gil_scoped_release release;
+             self.flat(target, source);
+           },
+           whole("to"), whole("from_"),
+           "Copy one run of bytes straight through, on all threads: what gathers are measured against. ValueError where lengths "
+           "differ or bytes overlap.")
       .def_prop_ro("isa", [](const core::PageCopier& self) { return std::string(core::isa_name(self.isa())); })
       .def_prop_ro("threads", &core::PageCopier::threads);
   module.def(

@@ -61,6 +61,16 @@ void copy_one(const StreamCopy& stream, const Move& move) {
     stream.copy(move.to, move.from, move.bytes);
 }
 
+// A large piece goes as four streams, like four pages would.
+void copy_piece(const StreamCopy& stream, const Move& move) {
+  constexpr std::size_t kStreams = 4;
+  if (move.bytes < kJobBytes || move.bytes % (kStreams * 64)) return copy_one(stream, move);
+  std::array<Span, kStreams> spans;
+  const std::size_t bytes = move.bytes / kStreams;
+  for (std::size_t index = 0; index < kStreams; ++index) spans[index] = {move.to + index * bytes, move.from + index * bytes};
+  stream.interleave(spans.data(), kStreams, bytes);
+}
+
 // Pages [first, last) of one size.
 template <class MoveAt>
 void copy_pages(const StreamCopy& stream, const MoveAt& move_at, std::size_t first, std::size_t last) {
@@ -69,7 +79,7 @@ void copy_pages(const StreamCopy& stream, const MoveAt& move_at, std::size_t fir
     const Move move = move_at(first);
     const std::size_t count = std::min(kMaxInterleaved, last - first);
     if (count < 2 || move.bytes < kMinStreamBytes || move.bytes > kMaxInterleavedBytes || move.bytes % 64) {
-      copy_one(stream, move);
+      copy_piece(stream, move);
       ++first;
       continue;
     }
@@ -96,7 +106,7 @@ void spread_pages(WorkerPool& pool, const StreamCopy& stream, std::size_t count,
   pool.run(count * per_page, [=, &stream](std::size_t job) {
     const Move move = move_at(job / per_page);
     const std::size_t start = job % per_page * kJobBytes;
-    copy_one(stream, {move.to + start, move.from + start, std::min(kJobBytes, page_bytes - start)});
+    copy_piece(stream, {move.to + start, move.from + start, std::min(kJobBytes, page_bytes - start)});
     stream.fence();
   });
 }
@@ -151,7 +161,17 @@ void PageCopier::move(std::span<const Move> moves) {
   const Pieces pieces = cut(moves);
   pool_.run(pieces.job_ends.size(), [&](std::size_t job) {
     const std::size_t first = job ? pieces.job_ends[job - 1] : 0;
-    for (std::size_t index = first; index < pieces.job_ends[job]; ++index) copy_one(stream_, pieces.moves[index]);
+    for (std::size_t index = first; index < pieces.job_ends[job]; ++index) copy_piece(stream_, pieces.moves[index]);
+    stream_.fence();
+  });
+}
+
+void PageCopier::flat(Region to, Region from) {
+  if (to.bytes != from.bytes) throw std::invalid_argument("both must be equally long");
+  if (overlap(to.base, to.bytes, from.base, from.bytes)) throw std::invalid_argument("the two overlap");
+  pool_.run((to.bytes + kJobBytes - 1) / kJobBytes, [=, this](std::size_t job) {
+    const std::size_t start = job * kJobBytes;
+    copy_one(stream_, {to.base + start, from.base + start, std::min(kJobBytes, to.bytes - start)});
     stream_.fence();
   });
 }

@@ -35,6 +35,9 @@ class PageCopier {
   // Each on its own. Throws std::invalid_argument where what is written overlaps anything else that is named.
   void move(std::span<const Move> moves);
 
+  // One run of bytes straight through: what the other ways are measured against.
+  void flat(Region to, Region from);
+
   Isa isa() const { return stream_.isa; }
   unsigned threads() const { return pool_.threads(); }
 

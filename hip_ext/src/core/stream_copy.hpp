@@ -13,7 +13,7 @@ enum class Isa { portable, avx2, avx512 };
 inline constexpr std::size_t kMinStreamBytes = 16 << 10;
 // Up to this, going through several pages in turn keeps more memory banks busy than one after the other.
 inline constexpr std::size_t kMaxInterleavedBytes = 64 << 10;
-inline constexpr std::size_t kMaxInterleaved = 4;
+inline constexpr std::size_t kMaxInterleaved = 8;
 
 struct Span {
   std::byte* to;

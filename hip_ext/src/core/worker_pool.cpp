@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <stdexcept>
+#include <string>
 
 namespace loadback::core {
 namespace {
@@ -19,9 +20,14 @@ void relax() {
 #endif
 }
 
+void check(unsigned threads, const std::vector<int>& cpus) {
+  if (threads < 1 || threads > kMaxThreads) throw std::invalid_argument("threads must be 1 to 256");
+  for (const int cpu : cpus)
+    if (cpu < 0 || cpu >= CPU_SETSIZE) throw std::invalid_argument("no such CPU: " + std::to_string(cpu));
+}
+
 // Best effort: a CPU that this process may not use leaves the thread where it was.
 void pin(std::thread& thread, int cpu) {
-  if (cpu < 0 || cpu >= CPU_SETSIZE) throw std::invalid_argument("no such CPU: " + std::to_string(cpu));
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
@@ -62,14 +68,21 @@ struct WorkerPool::Batch {
 };
 
 WorkerPool::WorkerPool(unsigned threads, const std::vector<int>& cpus) {
-  if (threads < 1 || threads > kMaxThreads) throw std::invalid_argument("threads must be 1 to 256");
-  for (unsigned index = 1; index < threads; ++index) {
-    helpers_.emplace_back([this] { help(); });
-    if (!cpus.empty()) pin(helpers_.back(), cpus[index % cpus.size()]);
+  check(threads, cpus);
+  try {
+    for (unsigned index = 1; index < threads; ++index) {
+      helpers_.emplace_back([this] { help(); });
+      if (!cpus.empty()) pin(helpers_.back(), cpus[index % cpus.size()]);
+    }
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 
-WorkerPool::~WorkerPool() {
+WorkerPool::~WorkerPool() { stop(); }
+
+void WorkerPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -29,6 +29,7 @@ class WorkerPool {
  private:
   struct Batch;
   void help();
+  void stop();
   void forget(const std::shared_ptr<Batch>& batch);
 
   std::mutex mutex_;
