@@ -103,7 +103,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.feed = NodeFeed()
         self.life = Life(1)
         self.applied = (self.life, -1)
-        self.lives = [self.life]  # as they were taken up
+        self.lives: list[Life] = []  # as they were taken up
         self.away = False
         self.answers: list[Answer] = []
 
@@ -111,17 +111,16 @@ class NodeMachine(RuleBasedStateMachine):
         for _ in project_node(self.index, NODE, step, 1.0):
             pass
 
-    @rule(digest=st.sampled_from(DIGESTS), tier=st.sampled_from((Tier.L3, Tier.L4)), asked=st.booleans())
-    def store_or_remove(self, digest: bytes, tier: Tier, asked: bool) -> None:
-        entry = (digest, tier)
-        if entry in self.life.held:
-            self.life.held.remove(entry)
-            self.life.journal.removed(digest, 0, tier)
-        else:
-            self.life.held.add(entry)
-            self.life.journal.stored(digest, 0, tier)
-        if asked:  # somebody else asks, so that the next change begins another batch
-            Answer(self.life, self.life.journal.next_seq)
+    @rule(changes=st.lists(st.tuples(st.sampled_from(DIGESTS), st.sampled_from((Tier.L3, Tier.L4))), min_size=1, max_size=5))
+    def store_or_remove(self, changes: list[tuple[bytes, Tier]]) -> None:
+        for digest, tier in changes:
+            if (digest, tier) in self.life.held:
+                self.life.held.remove((digest, tier))
+                self.life.journal.removed(digest, 0, tier)
+            else:
+                self.life.held.add((digest, tier))
+                self.life.journal.stored(digest, 0, tier)
+            Answer(self.life, self.life.journal.next_seq)  # somebody else asks, so that the next change begins another batch
 
     @rule()
     def ask(self) -> None:
@@ -144,7 +143,7 @@ class NodeMachine(RuleBasedStateMachine):
         assert self.feed.next_seq >= before or step.clear
         if step.clear or step.batches:
             assert found.life not in self.lives[-3:-1], "a life that was over does not come back"
-            if found.life is not self.lives[-1]:
+            if found.life not in self.lives[-1:]:
                 self.lives.append(found.life)
 
     @precondition(lambda self: any(len(answer.batches) > 1 for answer in self.answers))
