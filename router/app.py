@@ -19,6 +19,8 @@ from router.dialects import DIALECTS
 from router.dialects.dialect import openai_error
 from router.errors import BadRequest, GatewayError, NotServed, UnknownModel
 from router.gateway import Gateway
+from router.prefetch.api import PrefetchApi, prefetch_router
+from router.prefetch.prefetch_metrics import PrefetchCollector
 from router.turn.metrics import GatewayCollector
 from router.turn.prompt_metrics import PromptCollector
 from router.turn.service import error_headers
@@ -39,6 +41,8 @@ def build_app(gateway: Gateway, routes: HotRoutes) -> FastAPI:
 
     app = FastAPI(title="loadback", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.include_router(admin_router(gateway, app.openapi))
+    api = PrefetchApi(gateway.prefetch, gateway.fleet, gateway.extender, gateway.clock)
+    app.include_router(prefetch_router(api, gateway.config.auth.api_keys))
     _add_public(app, gateway, routes)
     _add_errors(app)
     return app
@@ -63,6 +67,7 @@ def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
     registry = CollectorRegistry()
     registry.register(GatewayCollector(gateway.metrics, gateway.fleet, lambda: routes.failures))
     registry.register(PromptCollector(gateway.extender.pools.values(), gateway.loop_lag))
+    registry.register(PrefetchCollector(gateway.prefetch.prefetcher))
 
     @app.get("/v1/models")
     async def models(request: Request) -> dict[str, object]:

@@ -21,6 +21,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.monitor import Monitor
 from router.fleet.worker import Worker
 from router.loop_lag import LoopLag
+from router.prefetch.build import Prefetch
 from router.threads.lineage import State
 from router.threads.store import ThreadStore
 from router.turn.dispatch import Dispatcher
@@ -47,7 +48,9 @@ class Gateway:
         self.monitor = Monitor(config, self.http, clock)
         self.extender = Extender(self.fleet, self.threads)
         self.loop_lag = LoopLag()
-        self.dispatcher = Dispatcher(config, self.upstream, self.aborter, self.threads, self.metrics, clock, rng)
+        self.prefetch = Prefetch(config, self.fleet, self.threads, self.extender, self.monitor, self.http, self.aborter, clock)
+        watcher = self.prefetch.prefetcher if self.prefetch.prefetcher.on else None
+        self.dispatcher = Dispatcher(config, self.upstream, self.aborter, self.threads, self.metrics, clock, rng, watcher)
         self.turns = TurnHandler(
             config,
             self.fleet,
@@ -58,6 +61,7 @@ class Gateway:
             self.metrics,
             clock,
             rng,
+            watcher,
         )
 
     async def start(self) -> None:
@@ -67,9 +71,11 @@ class Gateway:
                 self.monitor.watch(pool, worker)
         self.monitor.tidy(self.fleet.pools.values())
         self.loop_lag.start()
+        self.prefetch.start()
 
     async def close(self) -> None:
         self.loop_lag.close()
+        await self.prefetch.close()
         await self.monitor.close()
         await self.aborter.close()
         await self.upstream.close()

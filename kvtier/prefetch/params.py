@@ -12,9 +12,9 @@ _MIB = 1 << 20
 
 
 class Mode(StrEnum):
-    OFF = "off"  # the kill switch: nothing is weighed, what runs is taken back
+    OFF = "disabled"  # the kill switch: nothing is weighed, what runs is taken back
     DRY_RUN = "dry_run"  # everything is weighed and counted, nothing is moved
-    ON = "on"
+    ON = "enabled"
 
 
 class PrefetchParams(msgspec.Struct, frozen=True, kw_only=True):

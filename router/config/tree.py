@@ -15,6 +15,8 @@ from costmodel.params import CostParams, CutRule, PolicyParams
 from costmodel.policies import REGISTRY
 from costmodel.values import DecodeRates, Link, PrefillRates, Role
 from engine_adapters.base import EngineKind
+from kvtier.prefetch.events import Trigger
+from kvtier.prefetch.params import Mode, PrefetchParams
 
 
 class Section(BaseModel):
@@ -247,6 +249,55 @@ class ThreadsConfig(Section):
     resume_gap_s: Seconds = 60.0
 
 
+class AgentPeerConfig(Section):
+    """Where the node agent of one host listens for its peers."""
+
+    node: Annotated[str, Field(min_length=1)]  # as its own file and `Worker.node` spell it
+    host: str
+    port: Annotated[int, Field(ge=1, le=65535)]
+
+
+_PREFETCH = PrefetchParams()
+
+
+class PrefetchConfig(Section):
+    """Loadback prefetch; `kvtier.prefetch.params` says what each knob does."""
+
+    mode: Mode = Mode.OFF
+    without: tuple[Trigger, ...] = ()  # triggers that do nothing
+    min_probability: Annotated[float, Field(ge=0, le=1)] = _PREFETCH.min_probability
+    min_saved_ms: Ms = _PREFETCH.min_saved_ms
+    cost_margin: Annotated[float, Field(gt=0)] = _PREFETCH.cost_margin
+    first_check_s: Seconds = _PREFETCH.first_check_ms / 1000
+    hold_s: Seconds = _PREFETCH.hold_ms / 1000
+    warm: bool = True  # send warm requests to engines
+    warm_min_probability: Annotated[float, Field(ge=0, le=1)] = _PREFETCH.warm_min_probability
+    warm_hold_s: Seconds = _PREFETCH.warm_hold_ms / 1000
+    warm_max_queue_ms: Ms = _PREFETCH.warm_max_queue_ms
+    warm_window_tokens: Annotated[int, Field(ge=256)] = _PREFETCH.warm_window_tokens
+    drain_window_s: Seconds = _PREFETCH.drain_window_ms / 1000
+    chunk_bytes: Annotated[int, Field(gt=0)] = _PREFETCH.chunk_bytes
+    link_share: Annotated[float, Field(gt=0, le=1)] = _PREFETCH.link_share
+    link_inflight_bytes: Annotated[int, Field(gt=0)] = _PREFETCH.link_inflight_bytes
+    node_inflight_bytes: Annotated[int, Field(gt=0)] = _PREFETCH.node_inflight_bytes
+    node_held_bytes: Annotated[int, Field(gt=0)] = _PREFETCH.node_held_bytes
+    max_jobs: Annotated[int, Field(ge=1)] = _PREFETCH.max_jobs
+
+    def as_params(self) -> PrefetchParams:
+        """Raises ValueError for budgets that cannot hold a chunk."""
+        ms = {f"{name.removesuffix('_s')}_ms": getattr(self, name) * 1000 for name in _PREFETCH_SECONDS}
+        same = self.model_dump(exclude={"without", "warm", *_PREFETCH_SECONDS})
+        return PrefetchParams(**ms, **same, triggers=frozenset(Trigger) - set(self.without))
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        self.as_params()
+        return self
+
+
+_PREFETCH_SECONDS = ("first_check_s", "hold_s", "warm_hold_s", "drain_window_s")
+
+
 class IndexConfig(Section):
     max_entries: Annotated[int, Field(ge=256)] = 2_000_000
     max_workers: Annotated[int, Field(gt=0)] = 256  # ranks of one pool that can be told apart
@@ -274,6 +325,8 @@ class Config(Section):
     polls: PollConfig = PollConfig()
     threads: ThreadsConfig = ThreadsConfig()
     index: IndexConfig = IndexConfig()
+    agents: tuple[AgentPeerConfig, ...] = ()
+    prefetch: PrefetchConfig = PrefetchConfig()
     log: LogConfig = LogConfig()
     seed: int | None = None  # random seed of rooms, ids and near ties; None = from the system
 

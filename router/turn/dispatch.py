@@ -25,6 +25,7 @@ from router.turn.record import pair_name
 from router.turn.request_legs import build_legs
 from router.turn.tries import Tries
 from router.turn.turn import Turn, cost_turn
+from router.turn.watcher import TurnWatcher
 from router.wire.exchange import Exchange
 from router.wire.head import Header
 from router.wire.upstream import UpstreamPool
@@ -44,7 +45,9 @@ class Dispatcher:
         metrics: TurnMetrics,
         clock: Clock,
         rng: Random,
+        watcher: TurnWatcher | None = None,
     ) -> None:
+        self._watcher = watcher
         self._retry = config.retry
         self._timeouts = config.timeouts
         self._hide_client_key = bool(config.auth.api_keys)
@@ -90,7 +93,7 @@ class Dispatcher:
         strip_details = not scanned.asks_details
         observer = None
         if scanned.stream:
-            observer = StreamObserver(turn.dialect, strip_usage=not scanned.asks_usage, strip_details=strip_details)
+            observer = self._observer(turn, strip_details=strip_details)
         attempt = Attempt(
             turn.turn_id,
             placement,
@@ -112,7 +115,15 @@ class Dispatcher:
         self._threads.committed(sighting.thread, chosen.prefill, chosen.decode, now_ms)
         attempt.book(sighting.prompt_tokens)
         attempt.begin(legs, self._send)
+        if self._watcher is not None:
+            self._watcher.sent(turn)
         return attempt
+
+    def _observer(self, turn: Turn, *, strip_details: bool) -> StreamObserver:
+        watcher = self._watcher
+        on_tool = None if watcher is None else lambda tool: watcher.tool_closed(turn, tool)
+        strip_usage = not turn.scanned.asks_usage
+        return StreamObserver(turn.dialect, strip_usage=strip_usage, strip_details=strip_details, on_tool=on_tool)
 
     def preview(self, pool: Pool, sighting: Sighting, now_ms: float) -> Placement:
         """Where a turn would go now, with every alternative and the reason."""

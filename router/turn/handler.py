@@ -30,6 +30,7 @@ from router.turn.place import Placement
 from router.turn.record import Outcome, RecordLog
 from router.turn.service import Service, error_headers
 from router.turn.turn import Turn
+from router.turn.watcher import TurnWatcher
 from router.wire.head import Header
 from router.wire.request import HotRequest
 
@@ -59,7 +60,9 @@ class TurnHandler:
         metrics: TurnMetrics,
         clock: Clock,
         rng: Random,
+        watcher: TurnWatcher | None = None,
     ) -> None:
+        self._watcher = watcher
         self._config = config
         self._fleet = fleet
         self._threads = threads
@@ -120,6 +123,8 @@ class TurnHandler:
         self.records.add(record)
         self._metrics.finished(record)
         self._extender.finished(turn, record.facts, served=outcome is Outcome.SERVED)
+        if self._watcher is not None:
+            self._watcher.ended(turn, record)
         if self._config.log.turns:
             _log.info(
                 "turn",

@@ -6,6 +6,8 @@ a few substring searches, and events are taken apart only where a marker was fou
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from router.body.strip import details, is_details_only_chunk, is_usage_only_chunk, strip_member
 from router.dialects.dialect import Dialect, split_blocks
 from router.turn.shape import EventShape
@@ -15,10 +17,12 @@ _SGLEXT = b'"sglext"'
 
 
 class StreamObserver:
-    """Reads one stream. `strip_usage`, `strip_details`: the client did not ask for what was requested upstream."""
+    """Reads one stream. `strip_usage`, `strip_details`: the client did not ask for what was requested upstream. `on_tool` is
+    told the name of every tool call when it closes."""
 
     __slots__ = (
         "_dialect",
+        "_on_tool",
         "_pending",
         "_shape",
         "_splitter",
@@ -34,8 +38,11 @@ class StreamObserver:
         "usage",
     )
 
-    def __init__(self, dialect: Dialect, *, strip_usage: bool, strip_details: bool) -> None:
+    def __init__(
+        self, dialect: Dialect, *, strip_usage: bool, strip_details: bool, on_tool: Callable[[str], None] | None = None
+    ) -> None:
         self._dialect = dialect
+        self._on_tool = on_tool
         self._strip_usage = strip_usage
         self._strip_details = strip_details
         self._splitter = EventSplitter()
@@ -84,7 +91,7 @@ class StreamObserver:
             self._read_finish(events)
         if self._tracker.concerns(events):
             uneventful = False
-            self._tracker.feed(events)
+            self._read_tools(events)
         if dialect.has_end(events):
             uneventful = False
             self.ended = True
@@ -93,6 +100,14 @@ class StreamObserver:
         if uneventful:
             self._shape.learn(events)
         return events
+
+    def _read_tools(self, events: bytes) -> None:
+        closed = self._tracker.closed
+        known = len(closed)
+        self._tracker.feed(events)
+        if self._on_tool is not None and len(closed) > known:
+            for call in closed[known:]:
+                self._on_tool(call.name)
 
     def _read_finish(self, events: bytes) -> None:
         for event in split_blocks(events):

@@ -1,0 +1,72 @@
+"""Puts prefetch together for one gateway."""
+
+from __future__ import annotations
+
+from random import Random
+
+import httpx
+
+from kvtier.prefetch.planner import Planner
+from kvtier.wire.messages import Peer
+from router.clock import Clock
+from router.config.tree import Config, HardwareConfig
+from router.fleet.aborter import Aborter
+from router.fleet.fleet import Fleet
+from router.fleet.monitor import Monitor
+from router.prefetch.executor import Executor
+from router.prefetch.fleet_view import FleetView
+from router.prefetch.links import LinkBook
+from router.prefetch.node_agents import LinkedAgents
+from router.prefetch.prefetcher import Prefetcher
+from router.prefetch.subjects import Subjects
+from router.prefetch.warmer import Warmer
+from router.threads.store import ThreadStore
+from router.turn.extend import Extender
+
+
+class Prefetch:
+    """The parts that others need: the prefetcher, and the prompts that clients name."""
+
+    def __init__(
+        self,
+        config: Config,
+        fleet: Fleet,
+        threads: ThreadStore,
+        extender: Extender,
+        monitor: Monitor,
+        http: httpx.AsyncClient,
+        aborter: Aborter,
+        clock: Clock,
+    ) -> None:
+        peers = {peer.node: Peer(peer.node, peer.host, peer.port) for peer in config.agents}
+        hardware = config.pools[0].hardware if config.pools else HardwareConfig()
+        links = LinkBook(hardware.l3_link.as_link(), hardware.l4_link.as_link())
+        self.agents = LinkedAgents(peers)
+        self.subjects = Subjects(fleet, threads, extender)
+        warmer = Warmer(fleet, self.subjects, http, aborter, Random(config.seed))
+        view = FleetView(
+            fleet,
+            self.subjects,
+            links,
+            lambda worker_id: sum(feed.events for feed in monitor.feeds(worker_id)),
+            clock,
+            warm=config.prefetch.warm,
+        )
+        self.prefetcher = Prefetcher(
+            Planner(config.prefetch.as_params()),
+            view,
+            lambda tell: Executor(self.agents, warmer, self.subjects, links, tell, clock),
+            self.agents,
+            tuple(peers),
+            links,
+            fleet,
+            threads,
+            clock,
+        )
+
+    def start(self) -> None:
+        self.prefetcher.start()
+
+    async def close(self) -> None:
+        await self.prefetcher.close()
+        await self.agents.close()

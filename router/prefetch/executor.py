@@ -1,0 +1,173 @@
+"""Does what the planner wants: one task a move, each with a deadline, all owned here; results go back as events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import structlog
+
+from kvtier.agent.stager import StageState
+from kvtier.prefetch.events import Event, FailReason, MoveEnded, MoveFailed, NodeLost, Progressed
+from kvtier.prefetch.moves import CancelMove, Hold, Move, Release, Stage, Warm
+from router.clock import Clock
+from router.prefetch.links import LinkBook
+from router.prefetch.node_agents import AgentFault, NodeAgents, Pages, StageProgress, Ticket
+from router.prefetch.subjects import Subjects
+from router.prefetch.warmer import Warmer
+
+_log = structlog.get_logger(__name__)
+_POLL_S = 0.02
+_WARM_TIMEOUT_S = 60.0
+_STAGE_HOLD_MS = 5_000.0  # a stage's own hold bridges the time until the job's lease is taken
+
+
+class Executor:
+    """`tell` takes events at once and returns. `crashes` counts faults of our own."""
+
+    def __init__(
+        self,
+        agents: NodeAgents,
+        warmer: Warmer,
+        subjects: Subjects,
+        links: LinkBook,
+        tell: Callable[[Event], None],
+        clock: Clock,
+    ) -> None:
+        self._agents = agents
+        self._warmer = warmer
+        self._subjects = subjects
+        self._links = links
+        self._tell = tell
+        self._clock = clock
+        self._moves: dict[int, asyncio.Task[None]] = {}
+        self._leases: dict[int, asyncio.Task[Ticket | None]] = {}
+        self._courtesies: set[asyncio.Task[None]] = set()
+        self.crashes = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._moves)
+
+    @property
+    def leases(self) -> int:
+        return len(self._leases)
+
+    def execute(self, moves: Iterable[Move]) -> None:
+        for move in moves:
+            if isinstance(move, Stage):
+                self._start(move.move, self._stage(move))
+            elif isinstance(move, Warm):
+                self._start(move.move, self._warm(move))
+            elif isinstance(move, CancelMove):
+                task = self._moves.pop(move.move, None)
+                if task is not None:
+                    task.cancel()
+            elif isinstance(move, Hold):
+                self._leases[move.job] = asyncio.create_task(self._hold(move))
+            else:
+                self._release(move)
+
+    async def close(self) -> None:
+        """Everything is taken back; leases are given back as far as their agents answer."""
+        for task in self._moves.values():
+            task.cancel()
+        await asyncio.gather(*self._moves.values(), return_exceptions=True)
+        for job in list(self._leases):
+            self._release(Release(job))
+        await asyncio.gather(*self._courtesies, return_exceptions=True)
+
+    def _start(self, move: int, work: Coroutine[Any, Any, Event]) -> None:
+        self._moves[move] = asyncio.create_task(self._guard(move, work), name=f"prefetch move {move}")
+
+    async def _guard(self, move: int, work: Coroutine[Any, Any, Event]) -> None:
+        """The root of a move's task. What was cancelled answers nothing."""
+        try:
+            event = await work
+        except AgentFault as fault:
+            _log.debug("prefetch_move_failed", move=move, reason=fault.reason, fault=str(fault))
+            event = MoveFailed(move, fault.reason)
+        except Exception:  # noqa: BLE001  a task root: the planner must hear of it
+            self.crashes += 1
+            _log.exception("prefetch_move_crashed", move=move)
+            event = MoveFailed(move, FailReason.TRANSFER)
+        if self._moves.get(move) is asyncio.current_task():
+            del self._moves[move]
+            self._tell(event)
+
+    async def _stage(self, move: Stage) -> Event:
+        pages = await self._pages(move.subject, move.start, move.tokens)
+        begun_ms, target = self._clock(), move.path.target
+        try:
+            left_ms = max(0.0, move.deadline_ms - begun_ms)
+            ticket = await self._agents.stage(pages, target, move.path.source, left_ms, move.size_bytes, _STAGE_HOLD_MS)
+            progress = await self._until_staged(move, ticket)
+        except AgentFault as fault:
+            if fault.reason is FailReason.NODE_LOST:
+                self._links.lost(target)
+                return NodeLost(target)
+            raise
+        moved = progress.moved_bytes if move.path.source != target else move.size_bytes
+        if progress.state is StageState.READY:
+            self._links.moved(move.path, moved, self._clock() - begun_ms)
+            return MoveEnded(move.move, moved)
+        reason = FailReason.NO_COPY if progress.state is StageState.PARTIAL else FailReason.TRANSFER
+        return MoveFailed(move.move, reason, progress.moved_bytes)
+
+    async def _until_staged(self, move: Stage, ticket: Ticket) -> StageProgress:
+        """Asked every so often; a move that is taken back is taken back at the agent, too."""
+        ended = False
+        try:
+            while True:
+                progress = await self._agents.progress(ticket)
+                if progress.ended:
+                    ended = True
+                    return progress
+                self._tell(Progressed(move.move, progress.moved_bytes))
+                await asyncio.sleep(_POLL_S)
+        finally:
+            if not ended:
+                self._courtesy(self._agents.cancel(ticket))
+
+    async def _warm(self, move: Warm) -> Event:
+        timeout_s = min(_WARM_TIMEOUT_S, max(0.1, (move.deadline_ms - self._clock()) / 1000))
+        moved = await self._warmer.warm(move.subject, move.worker, move.tokens, timeout_s)
+        return MoveEnded(move.move, round(moved * move.size_bytes / move.tokens) if move.tokens else 0)
+
+    async def _hold(self, move: Hold) -> Ticket | None:
+        try:
+            pages = await self._pages(move.subject, 0, move.tokens)
+            return await self._agents.pin(pages, move.node, move.ttl_ms)
+        except AgentFault as fault:
+            _log.debug("prefetch_lease_failed", job=move.job, node=move.node, fault=str(fault))
+            return None
+
+    def _release(self, move: Release) -> None:
+        lease = self._leases.pop(move.job, None)
+        if lease is not None:
+            self._courtesy(self._give_back(lease))
+
+    async def _give_back(self, lease: asyncio.Task[Ticket | None]) -> None:
+        ticket = await lease
+        if ticket is not None:
+            await self._agents.unpin(ticket)
+
+    def _courtesy(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(self._courteous(work))
+        self._courtesies.add(task)
+        task.add_done_callback(self._courtesies.discard)
+
+    async def _courteous(self, work: Coroutine[Any, Any, None]) -> None:
+        """What an agent would find out by itself when its own deadlines pass."""
+        try:
+            await work
+        except AgentFault as fault:
+            _log.debug("prefetch_courtesy_failed", fault=str(fault))
+
+    async def _pages(self, subject: str, start: int, tokens: int) -> Pages:
+        prompt = self._subjects.prompt(subject)
+        digests = await self._subjects.digests(subject, start, tokens)
+        if prompt is None or not digests:
+            raise AgentFault(FailReason.NO_COPY, f"the pages of {subject} have no names here")
+        return Pages(frozenset(prompt.pool.models), prompt.block_tokens, digests)

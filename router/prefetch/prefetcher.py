@@ -1,0 +1,227 @@
+"""Drives the planner in real time: what happens to turns and workers goes in, moves come out, and one timer wakes it.
+
+Hooks only append to a queue; the queue is worked off in a step of the loop of its own, so that no turn waits for a plan. One
+task looks at workers and agents every so often. Switched off, hooks return at once and nothing runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from costmodel.values import WorkerKey
+from kvtier.prefetch import events as ev
+from kvtier.prefetch.events import Event, GoneReason
+from kvtier.prefetch.job import Job
+from kvtier.prefetch.params import Mode
+from kvtier.prefetch.planner import Planner
+from kvtier.prefetch.view import View
+from router.clock import Clock
+from router.fleet.fleet import Fleet
+from router.fleet.worker import WorkerState
+from router.prefetch.executor import Executor
+from router.prefetch.links import LinkBook
+from router.prefetch.node_agents import AgentFault, NodeAgents
+from router.threads.sighting import Kind
+from router.threads.store import ThreadStore
+from router.turn.record import Outcome, TurnRecord
+from router.turn.turn import Turn
+
+_log = structlog.get_logger(__name__)
+_MAX_QUEUED = 65_536
+_LOOK_S = 1.0
+_MAX_SIBLINGS = 8  # threads of a session that lives again that are prepared for at once
+_CLIENT_CHARS = 32
+
+
+class Prefetcher:
+    """A `TurnWatcher`. `dropped` counts events beyond the queue's bound, `crashes` faults of our own."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        view: View,
+        make_executor: Callable[[Callable[[Event], None]], Executor],
+        agents: NodeAgents,
+        nodes: tuple[str, ...],
+        links: LinkBook,
+        fleet: Fleet,
+        threads: ThreadStore,
+        clock: Clock,
+    ) -> None:
+        self.planner = planner
+        self.executor = make_executor(self.tell)
+        self.dropped = 0
+        self.crashes = 0
+        self._view = view
+        self._agents = agents
+        self._nodes = nodes
+        self._links = links
+        self._fleet = fleet
+        self._threads = threads
+        self._clock = clock
+        self._queue: deque[Event] = deque()
+        self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = float("inf")
+        self._looking: asyncio.Task[None] | None = None
+        self._states: dict[str, WorkerState] = {}
+
+    @property
+    def on(self) -> bool:
+        return self.planner.params.mode is not Mode.OFF
+
+    def start(self) -> None:
+        if self.on:
+            self._looking = asyncio.create_task(self._look(), name="prefetch look")
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.executor.close()
+
+    # what turns tell
+
+    def sent(self, turn: Turn) -> None:
+        attempt = turn.attempt
+        if not self.on or attempt is None:
+            return
+        sighting = turn.sighting
+        if sighting.kind is Kind.COMPACTED and sighting.parent is not None:
+            self.tell(ev.Gone(sighting.parent, GoneReason.COMPACTED))
+        self.tell(ev.Sent(sighting.thread, attempt.placement.decision.chosen.prefill, _client(turn)))
+        if sighting.first_call:
+            self._session_lives(sighting.thread)
+
+    def tool_closed(self, turn: Turn, tool: str) -> None:
+        if self.on and turn.attempt is not None:
+            worker = turn.attempt.placement.decision.chosen.prefill
+            self.tell(ev.ToolClosed(turn.sighting.thread, worker, tool, _client(turn)))
+
+    def ended(self, turn: Turn, record: TurnRecord) -> None:
+        if not self.on or record.decision is None:
+            return
+        worker, thread = record.decision.chosen.prefill, record.thread
+        if record.outcome is Outcome.SERVED:
+            self.tell(ev.Served(thread, worker, record.facts.cached_tokens if record.facts is not None else None))
+        self.tell(ev.Ended(thread, worker, record.tool_calls[-1] if record.tool_calls else "", _client(turn)))
+
+    def gone(self, thread: str) -> None:
+        """The client says that the thread is over."""
+        self.tell(ev.Gone(thread, GoneReason.DECLARED))
+
+    def _session_lives(self, thread_id: str) -> None:
+        """One thread of a session began or resumed: others of it that idled may follow."""
+        thread = self._threads.get(thread_id)
+        if thread is None:
+            return
+        others = [name for name in reversed(thread.group.threads) if name != thread_id]
+        for name in others[:_MAX_SIBLINGS]:
+            self.tell(ev.Resumed(name))
+
+    # the drive
+
+    def tell(self, event: Event) -> None:
+        """Take an event in; it is worked off within this turn of the loop."""
+        if len(self._queue) >= _MAX_QUEUED:
+            self.dropped += 1
+            return
+        self._queue.append(event)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def ask(self, event: ev.Asked) -> Job | None:
+        """Plan an explicit prefetch at once."""
+        self._plan(event)
+        self._wake_in_time()
+        return self.planner.job(event.job)
+
+    def cancel(self, event: ev.CancelJob) -> None:
+        self._plan(event)
+        self._wake_in_time()
+
+    def _work(self) -> None:
+        """A step of the loop; a fault in it must not end prefetching."""
+        self._scheduled = False
+        queue, self._queue = self._queue, deque()
+        for event in queue or (ev.Tick(),):
+            try:
+                self._plan(event)
+            except Exception:  # noqa: BLE001  the root of all planning
+                self.crashes += 1
+                _log.exception("prefetch_crashed", planned=type(event).__name__)
+        self._wake_in_time()
+
+    def _plan(self, event: Event) -> None:
+        self.executor.execute(self.planner.plan(event, self._view, self._clock()))
+
+    def _wake_in_time(self) -> None:
+        """One timer for everything; it may ring too early, which costs a tick."""
+        due_ms = self.planner.next_ms
+        if due_ms is None or due_ms >= self._timer_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        delay_s = max(0.0, due_ms - self._clock()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._timer_ms = None, float("inf")
+        self._work()
+
+    # workers and agents
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                self._look_at_workers()
+                await self._look_at_agents()
+            except Exception:  # noqa: BLE001  the root of this task
+                self.crashes += 1
+                _log.exception("prefetch_crashed", planned="looking at workers and agents")
+            await asyncio.sleep(_LOOK_S)
+
+    def _look_at_workers(self) -> None:
+        """Draining workers and new ones are seen here, and engines that came back empty."""
+        seen = {worker.worker_id: worker for worker in self._fleet.workers}
+        for worker_id, worker in seen.items():
+            before = self._states.get(worker_id)
+            if before is worker.state:
+                continue
+            self._states[worker_id] = worker.state
+            for key in worker.keys:
+                self._tell_state(key, before, worker.state)
+        self._states = {worker_id: state for worker_id, state in self._states.items() if worker_id in seen}
+
+    def _tell_state(self, key: WorkerKey, before: WorkerState | None, now: WorkerState) -> None:
+        if now is WorkerState.DRAINING:
+            self.tell(ev.Drained(key))
+        elif now is WorkerState.READY and before is WorkerState.DOWN:
+            self.tell(ev.EngineRestarted(key))
+        elif now is WorkerState.READY:
+            self.tell(ev.ScaledOut(key))
+
+    async def _look_at_agents(self) -> None:
+        for node in self._nodes:
+            try:
+                self._links.told(node, await self._agents.free_bytes(node))
+            except AgentFault as fault:
+                if self._links.lost(node):
+                    _log.warning("prefetch_agent_lost", node=node, fault=str(fault))
+                    self.tell(ev.NodeLost(node))
+
+
+def _client(turn: Turn) -> str:
+    """The client program: the first product of its User-Agent, without version."""
+    for name, value in turn.request.headers:
+        if name == b"user-agent":
+            return value[:_CLIENT_CHARS].split(b"/", 1)[0].decode("latin-1")
+    return ""

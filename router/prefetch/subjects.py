@@ -1,0 +1,162 @@
+"""What prefetches are about: the gateway's threads, and prompts that a client named. Gives their blocks, ids and digests.
+
+Digests are the engine's whole 32-byte ones, of which agents' pages are named. They are made from token ids when a page range is
+first wanted, off the loop, and a few prompts' are remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from costmodel.values import Turn as CostTurn
+from engine_adapters.base import EngineInfo, EngineKind
+from kvtier.hashing.chain import BlockChain
+from kvtier.hashing.sglang import Chain, event_id, event_seed
+from kvtier.page.key import DIGEST_BYTES
+from router.errors import BadRequest, GatewayError
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.threads.store import ThreadStore
+from router.threads.thread import Thread
+from router.turn.extend import Extender
+
+_REMEMBERED_DIGESTS = 64
+_MAX_NAMED = 1024
+_UNKNOWN_OUTPUT = 256
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """A subject's prompt as the index knows it. `tokens`: of the next turn, as expected."""
+
+    pool: Pool
+    blocks: Sequence[int]
+    block_tokens: int
+    tokens: int
+    turn: CostTurn
+    ids_known: bool = True  # so that an engine can be asked for it
+
+
+class Named(msgspec.Struct, frozen=True):
+    """A prompt that came by the API. `ids` empty: only hashes were given, so that no engine can be asked for it."""
+
+    pool: Pool
+    digests: bytes
+    block_tokens: int
+    ids: Sequence[int] = ()
+    cache_salt: str | None = None
+
+
+class Subjects:
+    def __init__(self, fleet: Fleet, threads: ThreadStore, extender: Extender) -> None:
+        self._fleet = fleet
+        self._threads = threads
+        self._extender = extender
+        self._named: OrderedDict[str, Named] = OrderedDict()
+        self._digests: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._next = 1
+
+    def name(self, named: Named) -> str:
+        """A subject for a client's prompt; the oldest are forgotten."""
+        subject = f"ask-{self._next}"
+        self._next += 1
+        self._named[subject] = named
+        while len(self._named) > _MAX_NAMED:
+            self._named.popitem(last=False)
+        return subject
+
+    def forget(self, subject: str) -> None:
+        self._named.pop(subject, None)
+
+    def prompt(self, subject: str) -> Prompt | None:
+        """None where nothing is known that could be found in the index."""
+        named = self._named.get(subject)
+        if named is not None:
+            blocks = _event_ids(named.digests)
+            tokens = len(blocks) * named.block_tokens
+            turn = CostTurn(subject, tokens + 1, _UNKNOWN_OUTPUT)
+            return Prompt(named.pool, blocks, named.block_tokens, tokens + 1, turn, bool(len(named.ids)))
+        thread = self._threads.get(subject)
+        pool = self.pool_of(thread) if thread is not None and len(thread.blocks) else None
+        if thread is None or pool is None:
+            return None
+        known = len(thread.blocks) * thread.block_tokens
+        tokens = max(known, round(thread.sizes[-1] * thread.tokens_per_byte)) + round(thread.output_tokens) + 1
+        turn = CostTurn(
+            subject, tokens, round(thread.output_tokens) or _UNKNOWN_OUTPUT, False, 0, thread.prefill, thread.decode
+        )
+        return Prompt(pool, thread.blocks, thread.block_tokens, tokens, turn)
+
+    def ids(self, subject: str) -> Sequence[int] | None:
+        """All token ids known of it; None where only hashes are."""
+        named = self._named.get(subject)
+        if named is not None:
+            return named.ids or None
+        thread = self._threads.get(subject)
+        pool = self.pool_of(thread) if thread is not None else None
+        prompts = self._extender.pools.get(pool.name) if pool is not None else None
+        state = prompts.reader.cache.get(subject) if prompts is not None and prompts.reader is not None else None
+        return state.exact_ids if state is not None else None
+
+    def cache_salt(self, subject: str) -> str | None:
+        named = self._named.get(subject)
+        return named.cache_salt if named is not None else None
+
+    async def digests(self, subject: str, start: int, tokens: int) -> bytes:
+        """Of the pages that lie within [start, start + tokens), DIGEST_BYTES each; empty where they cannot be known."""
+        named = self._named.get(subject)
+        if named is not None:
+            return _cut(named.digests, start, tokens, named.block_tokens)
+        thread = self._threads.get(subject)
+        if thread is None or not len(thread.blocks):
+            return b""
+        key = (subject, len(thread.blocks))
+        whole = self._digests.get(key)
+        if whole is None:
+            whole = await self._make(thread)
+            self._digests[key] = whole
+            while len(self._digests) > _REMEMBERED_DIGESTS:
+                self._digests.popitem(last=False)
+        return _cut(whole, start, tokens, thread.block_tokens)
+
+    def pool_of(self, thread: Thread | None) -> Pool | None:
+        try:
+            return None if thread is None else self._fleet.pool_for(thread.model)
+        except GatewayError:
+            return None
+
+    async def _make(self, thread: Thread) -> bytes:
+        pool = self.pool_of(thread)
+        prompts = self._extender.pools.get(pool.name) if pool is not None else None
+        state = prompts.reader.cache.get(thread.id) if prompts is not None and prompts.reader is not None else None
+        ids = state.exact_ids if state is not None else None
+        if state is None or ids is None:
+            return b""
+        digests = await asyncio.to_thread(_digests_of, state.root, ids)
+        known = min(len(thread.blocks), len(digests) // DIGEST_BYTES)
+        return digests if _event_ids(digests[: known * DIGEST_BYTES]) == list(thread.blocks[:known]) else b""
+
+
+def named_by_ids(pool: Pool, info: EngineInfo, ids: Sequence[int], cache_salt: str | None) -> Named:
+    """Raises `BadRequest` where the pool's engines name their blocks in a way that is not known."""
+    if pool.adapter.kind is not EngineKind.SGLANG or info.page_size < 1:
+        raise BadRequest(f"prompts of pool {pool.name!r} cannot be named by tokens: only SGLang's page names are known")
+    chain = Chain(info.page_size, info.bigram, event_seed(cache_salt))
+    return Named(pool, _digests_of(chain, array("I", ids)), info.page_size, ids, cache_salt)
+
+
+def _digests_of(root: BlockChain, ids: Sequence[int]) -> bytes:
+    return b"".join(root.extend_digests(ids)[1])
+
+
+def _cut(digests: bytes, start: int, tokens: int, block_tokens: int) -> bytes:
+    first, last = -(-start // block_tokens), (start + tokens) // block_tokens
+    return digests[first * DIGEST_BYTES : last * DIGEST_BYTES]
+
+
+def _event_ids(digests: bytes) -> list[int]:
+    return [event_id(digests[at : at + DIGEST_BYTES]) for at in range(0, len(digests), DIGEST_BYTES)]
