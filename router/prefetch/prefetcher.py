@@ -29,6 +29,7 @@ from router.threads.sighting import Kind
 from router.threads.store import ThreadStore
 from router.turn.record import Outcome, TurnRecord
 from router.turn.turn import Turn
+from router.wire.head import Header
 
 _log = structlog.get_logger(__name__)
 _MAX_QUEUED = 65_536
@@ -95,14 +96,13 @@ class Prefetcher:
         sighting = turn.sighting
         if sighting.kind is Kind.COMPACTED and sighting.parent is not None:
             self.tell(ev.Gone(sighting.parent, GoneReason.COMPACTED))
-        self.tell(ev.Sent(sighting.thread, attempt.placement.decision.chosen.prefill, _client(turn)))
+        self.tell(ev.Sent(sighting.thread, attempt.placement.decision.chosen.prefill, _client(turn.request.headers)))
         if sighting.first_call:
             self._session_lives(sighting.thread)
 
-    def tool_closed(self, turn: Turn, tool: str) -> None:
-        if self.on and turn.attempt is not None:
-            worker = turn.attempt.placement.decision.chosen.prefill
-            self.tell(ev.ToolClosed(turn.sighting.thread, worker, tool, _client(turn)))
+    def tool_closed(self, thread: str, worker: WorkerKey, headers: list[Header], tool: str) -> None:
+        if self.on:
+            self.tell(ev.ToolClosed(thread, worker, tool, _client(headers)))
 
     def ended(self, turn: Turn, record: TurnRecord) -> None:
         if not self.on or record.decision is None:
@@ -110,7 +110,7 @@ class Prefetcher:
         worker, thread = record.decision.chosen.prefill, record.thread
         if record.outcome is Outcome.SERVED:
             self.tell(ev.Served(thread, worker, record.facts.cached_tokens if record.facts is not None else None))
-        self.tell(ev.Ended(thread, worker, record.tool_calls[-1] if record.tool_calls else "", _client(turn)))
+        self.tell(ev.Ended(thread, worker, record.tool_calls[-1] if record.tool_calls else "", _client(turn.request.headers)))
 
     def gone(self, thread: str) -> None:
         """The client says that the thread is over."""
@@ -219,9 +219,9 @@ class Prefetcher:
                     self.tell(ev.NodeLost(node))
 
 
-def _client(turn: Turn) -> str:
+def _client(headers: list[Header]) -> str:
     """The client program: the first product of its User-Agent, without version."""
-    for name, value in turn.request.headers:
+    for name, value in headers:
         if name == b"user-agent":
             return value[:_CLIENT_CHARS].split(b"/", 1)[0].decode("latin-1")
     return ""

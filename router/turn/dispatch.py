@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from functools import partial
 from random import Random
 
 from router.clock import Clock
@@ -93,7 +94,7 @@ class Dispatcher:
         strip_details = not scanned.asks_details
         observer = None
         if scanned.stream:
-            observer = self._observer(turn, strip_details=strip_details)
+            observer = self._observer(turn, placement, strip_details=strip_details)
         attempt = Attempt(
             turn.turn_id,
             placement,
@@ -119,9 +120,11 @@ class Dispatcher:
             self._watcher.sent(turn)
         return attempt
 
-    def _observer(self, turn: Turn, *, strip_details: bool) -> StreamObserver:
-        watcher = self._watcher
-        on_tool = None if watcher is None else lambda tool: watcher.tool_closed(turn, tool)
+    def _observer(self, turn: Turn, placement: Placement, *, strip_details: bool) -> StreamObserver:
+        on_tool = None
+        if self._watcher is not None:
+            worker = placement.decision.chosen.prefill
+            on_tool = partial(self._watcher.tool_closed, turn.sighting.thread, worker, turn.request.headers)
         strip_usage = not turn.scanned.asks_usage
         return StreamObserver(turn.dialect, strip_usage=strip_usage, strip_details=strip_details, on_tool=on_tool)
 
