@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ class VllmSpec:
     block_size: int = 32
     context_tokens: int = 32_768
     extra_flags: tuple[str, ...] = ()
+    python_path: tuple[Path, ...] = ()  # plug-ins for the server to import
 
     @property
     def url(self) -> str:
@@ -67,10 +69,15 @@ def command(spec: VllmSpec, executables: Path) -> list[str]:
     ]
 
 
+def variables(spec: VllmSpec) -> dict[str, str]:
+    path = {"PYTHONPATH": os.pathsep.join(map(str, spec.python_path))} if spec.python_path else {}
+    return _VARIABLES | path
+
+
 async def start_vllm(spec: VllmSpec, log_dir: Path) -> EngineProcess:
     """Start one server; it is ready when `/v1/models` answers. The caller owns and stops it."""
     words = command(spec, engine_bin("vllm"))
-    return await start_process(spec.name, spec.url, words, _VARIABLES, log_dir / f"{spec.name}.log")
+    return await start_process(spec.name, spec.url, words, variables(spec), log_dir / f"{spec.name}.log")
 
 
 def _events_config(spec: VllmSpec) -> str:
