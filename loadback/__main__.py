@@ -6,6 +6,7 @@ import typer
 
 from bench.deltatok.cli import deltatok
 from bench.overhead.cli import overhead
+from bench.reach.cli import reach
 from bench.simulate.cli import sim_commands
 from bench.swarm.cli import swarm
 from loadback.agent_command import agent
@@ -54,7 +55,7 @@ def build() -> typer.Typer:
 def bench_commands() -> typer.Typer:
     """Experiments register here; each takes --json and then prints one JSON object as its last line."""
     bench = typer.Typer(help="Experiments: loads and measurements.", no_args_is_help=True, rich_markup_mode="rich")
-    for experiment in (overhead, swarm, deltatok):
+    for experiment in (overhead, swarm, deltatok, reach):
         bench.command()(experiment)
     return bench
 

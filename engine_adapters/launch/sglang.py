@@ -7,7 +7,9 @@ the shim's, so timings say nothing about a GPU.
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +68,9 @@ class SglangSpec:
     max_running: int = 16
     chunk_tokens: int = 2048
     host_tier: bool = False
+    host_tier_flags: tuple[str, ...] = ()  # beside the contract's, where there is a host tier
     extra_flags: tuple[str, ...] = ()
+    python_path: tuple[Path, ...] = ()  # plug-ins for the server to import
 
     @property
     def url(self) -> str:
@@ -89,21 +93,22 @@ def command(spec: SglangSpec, python: Path) -> list[str]:
         *("--kv-events-config", _events_config(spec)),
         *_CPU_FLAGS,
         *_CONTRACT_FLAGS,
-        *(_HOST_TIER_FLAGS if spec.host_tier else ()),
+        *((*_HOST_TIER_FLAGS, *spec.host_tier_flags) if spec.host_tier else ()),
         *_role_flags(spec),
         *(("--nccl-port", str(spec.rendezvous_port)) if spec.rendezvous_port else ()),
         *spec.extra_flags,
     ]
 
 
-def variables() -> dict[str, str]:
-    return {**_VARIABLES, "PYTHONPATH": str(CPU_SHIM)}
+def variables(python_path: Sequence[Path] = ()) -> dict[str, str]:
+    return {**_VARIABLES, "PYTHONPATH": os.pathsep.join(map(str, (CPU_SHIM, *python_path)))}
 
 
 async def start_sglang(spec: SglangSpec, log_dir: Path) -> EngineProcess:
     """Start one server; it is ready when `/v1/models` answers. The caller owns and stops it."""
     python = engine_bin("sglang") / "python"
-    return await start_process(spec.name, spec.url, command(spec, python), variables(), log_dir / f"{spec.name}.log")
+    words, added = command(spec, python), variables(spec.python_path)
+    return await start_process(spec.name, spec.url, words, added, log_dir / f"{spec.name}.log")
 
 
 def _events_config(spec: SglangSpec) -> str:

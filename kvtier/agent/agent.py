@@ -120,6 +120,7 @@ class Agent:
             "ssd_bytes": ssd.settings.bytes if ssd else 0,
             "ssd_live_bytes": ssd.live_bytes if ssd else 0,
             "ssd_segments": len(ssd.segments) if ssd else 0,
+            "unwritten_pages": ssd.unwritten_pages if ssd else 0,
             "open_connections": self.listeners.open_connections,
             "open_links": len(self.links),
         }

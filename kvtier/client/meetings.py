@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -38,16 +39,18 @@ class Meetings:
         self._memories: dict[int, SharedMemory] = {}  # by epoch: the newest alone
         self._left_alone_until_s = 0.0
 
-    def take(self) -> Meeting:
+    def take(self, deadline_s: float) -> Meeting:
         """One for this thread alone. Raises `AgentUnavailable`, at once after a failure."""
         with self._lock:
             if self._clock_s() < self._left_alone_until_s:
                 raise AgentUnavailable("the agent failed a moment ago")
             if self._idle:
                 return self._idle.pop()
-        channel = Channel(self._path, self._connect_s)
+        connect_s = min(self._connect_s, deadline_s)
+        until_s = time.monotonic() + connect_s
+        channel = Channel(self._path, connect_s)
         try:
-            attached = channel.ask(Attach(self._space), self._connect_s)
+            attached = channel.ask(Attach(self._space), until_s - time.monotonic())
             if not isinstance(attached, Attached):
                 raise AgentUnavailable(f"{type(attached).__name__} is no answer to Attach")  # noqa: TRY301 - one way out
             return Meeting(channel, attached.space, self._memory(channel))

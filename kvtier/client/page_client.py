@@ -33,6 +33,7 @@ from kvtier.wire.messages import (
     Release,
     Renew,
     Report,
+    Request,
     Reserve,
     Reserved,
     Statuses,
@@ -47,7 +48,7 @@ _NEEDS_NO_WRITING = (Status.EXISTS, Status.WRITING)
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long the engine may wait, in seconds."""
+    """How long the engine may wait, in seconds: each operation as a whole, but for its own copying."""
 
     connect_s: float = 0.2
     look_s: float = 0.1
@@ -68,7 +69,7 @@ class ClientCounters(msgspec.Struct):
 
 
 class PageClient:
-    """Pages of one space. `digests` are joined, DIGEST_BYTES each."""
+    """Pages of one space. `digests` are joined, DIGEST_BYTES each. For several threads."""
 
     def __init__(
         self,
@@ -88,98 +89,128 @@ class PageClient:
 
     def look(self, digests: bytes, ssd_pages: int = 0) -> int:
         """Pages of the leading run that can be had: in DRAM, and behind it up to `ssd_pages` that are on SSD alone."""
+        leading = 0
 
-        def ask(met: Meeting) -> int:
-            found = met.channel.ask(Look(met.space, digests, self._worker), self._settings.look_s)
-            return min(found.local, found.dram + ssd_pages) if isinstance(found, Looked) else 0
+        def ask(call: _Call) -> None:
+            nonlocal leading
+            found = call.ask(Look(call.space, digests, self._worker), Looked)
+            leading = min(found.local, found.dram + ssd_pages)
 
-        return self._with_agent(ask, 0)
+        self._with_agent(ask, self._settings.look_s)
+        return leading
 
     def get(self, digests: bytes, pages: Sequence[Sequence[Piece]]) -> list[bool]:
         """Fill the pieces of each page; whether it is whole there now. What is not holds anything."""
-        return self._with_agent(lambda met: self._get(met, digests, pages), [False] * len(pages))
+        whole = [False] * len(pages)
+        self._with_agent(lambda call: self._get(call, digests, pages, whole), self._settings.get_s)
+        self.counters.pages_got += sum(whole)
+        return whole
 
     def put(self, digests: bytes, pages: Sequence[Sequence[Piece]], depth: int = 0) -> list[bool]:
         """Store pages `depth`, `depth` + 1, ... of a prompt; whether each is stored, or is being stored by someone else."""
-        return self._with_agent(lambda met: self._put(met, digests, pages, depth), [False] * len(pages))
+        stored = [False] * len(pages)
+        self._with_agent(lambda call: self._put(call, digests, pages, depth, stored), self._settings.put_s)
+        return stored
 
     def clear(self) -> bool:
         """Forget all pages of the space; whether the agent did."""
-        return self._with_agent(lambda met: bool(met.channel.ask(Clear(met.space), self._settings.put_s)), False)
+        return self._with_agent(lambda call: call.ask(Clear(call.space), Done), self._settings.put_s)
 
     def close(self) -> None:
         self._meetings.close()
 
-    def _get(self, met: Meeting, digests: bytes, pages: Sequence[Sequence[Piece]]) -> list[bool]:
-        request = Acquire(met.space, digests, 1000 * self._settings.lease_s, 1000 * self._settings.get_s / 2)
-        acquired = met.channel.ask(request, self._settings.get_s)
-        if not isinstance(acquired, Acquired) or len(acquired.statuses) != len(pages):
-            raise AgentRefused(f"{type(acquired).__name__} is no answer to Acquire for {len(pages)} pages")
+    def _get(self, call: _Call, digests: bytes, pages: Sequence[Sequence[Piece]], whole: list[bool]) -> None:
+        acquired = call.ask(Acquire(call.space, digests, 1000 * self._settings.lease_s, 500 * call.left_s), Acquired)
+        _check(len(acquired.statuses), len(pages))
         found = [index for index, status in enumerate(acquired.statuses) if status == Status.OK]
         stored = [StoredPage(offset, pages[index]) for offset, index in zip(acquired.offsets, found, strict=True)]
         lengths = [page.length for page in stored]
         if lengths != acquired.lengths:
             raise AgentRefused(f"pages of {set(acquired.lengths)} bytes are stored in this space, not of {set(lengths)}")
-        whole = [False] * len(pages)
         for start in range(0, len(stored), _CHUNK_PAGES):
             chunk = slice(start, start + _CHUNK_PAGES)
-            checksums = self._copier.get(met.memory, stored[chunk])
-            for number, checksum in enumerate(checksums, start):
-                whole[found[number]] = self._is_whole(met, digests, found[number], acquired, number, checksum)
-            if not self._keep(met, acquired.lease, more=chunk.stop < len(stored)):
-                break
-        self.counters.pages_got += sum(whole)
-        return whole
+            for number, checksum in enumerate(self._copier.get(call.memory, stored[chunk]), start):
+                if checksum == acquired.checksums[number * CHECKSUM_BYTES : (number + 1) * CHECKSUM_BYTES]:
+                    whole[found[number]] = True
+                else:
+                    self._report(call, digests, found[number], acquired.generations[number])
+            if not self._keep(call, acquired.lease, more=chunk.stop < len(stored)):
+                return
 
-    def _is_whole(self, met: Meeting, digests: bytes, index: int, acquired: Acquired, number: int, checksum: bytes) -> bool:
-        if checksum == acquired.checksums[number * CHECKSUM_BYTES : (number + 1) * CHECKSUM_BYTES]:
-            return True
+    def _report(self, call: _Call, digests: bytes, index: int, generation: int) -> None:
         self.counters.pages_corrupt += 1
         digest = digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
         log.warning("page %s failed its checksum and is not used", digest.hex())
-        met.channel.ask(Report(met.space, digest, acquired.generations[number]), self._settings.get_s)
-        return False
+        call.ask(Report(call.space, digest, generation), Done)
 
-    def _keep(self, met: Meeting, lease: int, *, more: bool) -> bool:
+    def _keep(self, call: _Call, lease: int, *, more: bool) -> bool:
         """Renew the lease if there is more to copy under it, else release it; False where it has ended."""
         if more:
-            renewed = met.channel.ask(Renew(lease, 1000 * self._settings.lease_s), self._settings.get_s)
-            return isinstance(renewed, Done) and renewed.status is Status.OK
-        met.channel.ask(Release(lease), self._settings.get_s)
+            return call.ask(Renew(lease, 1000 * self._settings.lease_s), Done).status is Status.OK
+        call.ask(Release(lease), Done)
         return True
 
-    def _put(self, met: Meeting, digests: bytes, pages: Sequence[Sequence[Piece]], depth: int) -> list[bool]:
+    def _put(self, call: _Call, digests: bytes, pages: Sequence[Sequence[Piece]], depth: int, stored: list[bool]) -> None:
         lengths = [sum(piece.length for piece in pieces) for pieces in pages]
-        reserved = met.channel.ask(Reserve(met.space, digests, lengths, depth), self._settings.put_s)
-        if not isinstance(reserved, Reserved) or len(reserved.statuses) != len(pages):
-            raise AgentRefused(f"{type(reserved).__name__} is no answer to Reserve for {len(pages)} pages")
-        stored = [status in _NEEDS_NO_WRITING for status in reserved.statuses]
+        reserved = call.ask(Reserve(call.space, digests, lengths, depth), Reserved)
+        _check(len(reserved.statuses), len(pages))
+        stored[:] = [status in _NEEDS_NO_WRITING for status in reserved.statuses]
         self.counters.pages_there += sum(stored)
         claimed = [index for index, status in enumerate(reserved.statuses) if status == Status.OK]
-        if claimed:
-            to_copy = [StoredPage(offset, pages[index]) for offset, index in zip(reserved.offsets, claimed, strict=True)]
-            checksums = self._copier.put(met.memory, to_copy)
-            done = met.channel.ask(Commit(reserved.writes, b"".join(checksums)), self._settings.put_s)
-            committed = done.statuses if isinstance(done, Statuses) else b""
-            for index, status in zip(claimed, committed, strict=False):
+        for start in range(0, len(claimed), _CHUNK_PAGES):
+            chunk = slice(start, start + _CHUNK_PAGES)
+            to_copy = [
+                StoredPage(offset, pages[index]) for offset, index in zip(reserved.offsets[chunk], claimed[chunk], strict=True)
+            ]
+            checksums = self._copier.put(call.memory, to_copy)
+            committed = call.ask(Commit(reserved.writes[chunk], b"".join(checksums)), Statuses).statuses
+            for index, status in zip(claimed[chunk], committed, strict=True):
                 stored[index] = status == Status.OK
             self.counters.pages_put += sum(status == Status.OK for status in committed)
-        return stored
 
-    def _with_agent(self, ask: Callable[[Meeting], _Answer], without: _Answer) -> _Answer:
+    def _with_agent(self, work: Callable[[_Call], object], deadline_s: float) -> bool:
+        """Whether all of it was done; what was done before something failed stays done."""
+        until_s = time.monotonic() + deadline_s
         met: Meeting | None = None
         try:
-            met = self._meetings.take()
-            answer = ask(met)
-        except AgentUnavailable as error:
-            self.counters.failures += 1
-            log.log(logging.DEBUG if met is None else logging.WARNING, "no KV from the agent: %s", error)
-            self._meetings.failed(met)
-            return without
+            met = self._meetings.take(deadline_s)
+            work(_Call(met, until_s))
         except AgentRefused as error:
             self.counters.failures += 1
             log.warning("the agent refused: %s", error)
-            answer = without
-        if met is not None:
-            self._meetings.give_back(met)
-        return answer
+            if met is not None:
+                met.channel.close()  # and with it what it holds
+            return False
+        except (AgentUnavailable, ValueError) as error:  # ValueError: an agent that talks nonsense
+            self.counters.failures += 1
+            log.log(logging.DEBUG if met is None else logging.WARNING, "no KV from the agent: %s", error)
+            self._meetings.failed(met)
+            return False
+        self._meetings.give_back(met)
+        return True
+
+
+class _Call:
+    """One meeting for one operation, all of which has one deadline."""
+
+    def __init__(self, met: Meeting, until_s: float) -> None:
+        self.space = met.space
+        self.memory = met.memory
+        self._channel = met.channel
+        self._until_s = until_s
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._until_s - time.monotonic())
+
+    def ask(self, request: Request, answer: type[_Answer]) -> _Answer:
+        """Raises `AgentUnavailable`, also for what is no answer to `request`, and `AgentRefused`."""
+        reply = self._channel.ask(request, self.left_s)
+        if not isinstance(reply, answer):
+            raise AgentUnavailable(f"{type(reply).__name__} is no answer to {type(request).__name__}")
+        return reply
+
+
+def _check(statuses: int, pages: int) -> None:
+    if statuses != pages:
+        raise AgentUnavailable(f"an answer about {statuses} pages to a question about {pages}")

@@ -57,6 +57,11 @@ class SsdTier:
     def live_bytes(self) -> int:
         return sum(segment.live_bytes for segment in self.segments.values())
 
+    @property
+    def unwritten_pages(self) -> int:
+        """Queued or being written."""
+        return len(self._queue) + len(self._writing)
+
     def admits(self, page: Page, now_ms: float) -> bool:
         """Whether `page` should be written and can be queued now."""
         if page.place is not None or not self.settings.admission.admits(page):

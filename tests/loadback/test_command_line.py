@@ -20,6 +20,7 @@ COMMANDS = [
     ("doctor",),
     ("bench", "swarm"),
     ("bench", "overhead"),
+    ("bench", "reach"),
     ("bench", "deltatok"),
 ]
 GOOD = "pools:\n  - unified: [{url: 'http://127.0.0.1:1', name: u0}]\n"

@@ -1,0 +1,125 @@
+"""Run by vLLM's own Python: blocks as tensors of several shapes, and the threads that load and save them, without an agent."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from random import Random
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+
+from engine_adapters.vllm_storage.block_tensors import BlockTensors
+from engine_adapters.vllm_storage.orders import LoadBlocks, SaveBlocks
+from engine_adapters.vllm_storage.settings import ConnectorConfigError
+from engine_adapters.vllm_storage.working import Working
+from kvtier.client.copier import PortableCopier
+from kvtier.client.page_client import ClientSettings, PageClient
+from kvtier.page.space import PageSpace
+
+BLOCKS = 8
+SHAPES = {
+    "blocks first": (BLOCKS, 2, 4, 6),
+    "keys and values first": (2, BLOCKS, 4, 6),
+    "two kernel blocks in one": (2 * BLOCKS, 2, 2, 6),
+}
+
+
+def filled(shape: tuple[int, ...]) -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.arange(torch.Size(shape).numel(), dtype=torch.bfloat16).reshape(shape)
+
+
+def blocks_survive_a_round_trip() -> None:
+    for name, shape in SHAPES.items():
+        caches = {f"layers.{number}.attn": filled(shape) for number in (10, 9)}
+        strided = {"layers.11.attn": filled((*shape[:-2], shape[-1], shape[-2])).transpose(-1, -2)}
+        tensors = BlockTensors(caches | strided, BLOCKS)
+        before = {layer: cache.clone() for layer, cache in (caches | strided).items()}
+        host = tensors.copy_out([5, 2])
+        with torch.inference_mode():
+            for cache in (caches | strided).values():
+                cache.zero_()
+        tensors.copy_in(host, [5, 2])
+        for layer, cache in (caches | strided).items():
+            kept = (cache != 0).flatten().sum()
+            right = torch.where(cache != 0, before[layer], cache)
+            assert torch.equal(cache, right), name
+            assert kept in (before[layer].numel() // BLOCKS * 2, before[layer].numel() // BLOCKS * 2 - 1), name
+        sizes = [sum(piece.length for piece in pieces) for pieces in host.pages]
+        assert sizes == [tensors.block_bytes] * 2, name
+
+
+def layouts_tell_shapes_and_layers_apart() -> None:
+    layouts = {
+        BlockTensors({"layers.0": filled(SHAPES["blocks first"])}, BLOCKS).layout,
+        BlockTensors({"layers.1": filled(SHAPES["blocks first"])}, BLOCKS).layout,
+        BlockTensors({"layers.0": filled(SHAPES["two kernel blocks in one"])}, BLOCKS).layout,
+        BlockTensors({"layers.0": filled((BLOCKS, 2, 6, 4))}, BLOCKS).layout,
+        BlockTensors({"layers.0": filled(SHAPES["blocks first"]).to(torch.float16)}, BLOCKS).layout,
+    }
+    assert len(layouts) == 5
+    order = [BlockTensors({name: filled((BLOCKS, 2)) for name in names}, BLOCKS).layout for names in ("ab", "ba")]
+    assert order[0] == order[1]
+
+
+def what_is_no_block_is_refused() -> None:
+    for cache in (filled((BLOCKS + 1, 4)), [filled((BLOCKS, 4))]):
+        try:
+            BlockTensors({"layers.0": cache}, BLOCKS)
+        except ConnectorConfigError as error:
+            assert "layers.0" in str(error)
+        else:
+            raise AssertionError(cache)
+
+
+def working(folder: Path, staging_bytes: int) -> Working:
+    settings = ClientSettings(connect_s=0.05, get_s=0.1, put_s=0.1)
+    space = PageSpace("m", "auto", "l", 32)
+    client = PageClient(folder / "nobody.sock", space, PortableCopier(1), settings)
+    return Working(client, BlockTensors({"layers.0": filled(SHAPES["blocks first"])}, BLOCKS), 1.0, staging_bytes)
+
+
+def without_an_agent_every_load_ends_and_says_what_is_not_there(folder: Path) -> None:
+    work = working(folder, 1 << 20)
+    work.load(LoadBlocks("r1", Random(1).randbytes(64), (3, 4)))
+    work.load(LoadBlocks("r2", Random(2).randbytes(32), (6,)))
+    ended: set[str] = set()
+    wrong: set[int] = set()
+    until_s = time.monotonic() + 20
+    while ended != {"r1", "r2"}:
+        assert time.monotonic() < until_s
+        ended |= work.take_loaded()
+        wrong |= work.take_not_loaded()  # asked second, as vLLM does: an ended load's blocks are known by then
+        assert (ended >= {"r1"}) <= (wrong >= {3, 4})
+        time.sleep(0.005)
+    assert wrong == {3, 4, 6}
+    work.close()
+    assert (work.counters.blocks_not_loaded, work.counters.crashes) == (3, 0)
+
+
+def saves_are_bounded_and_never_wait(folder: Path) -> None:
+    work = working(folder, staging_bytes=2 * 2 * 4 * 6 * 2)  # two blocks
+    gate = threading.Event()
+    work._saver.submit(gate.wait)
+    for _ in range(3):
+        work.save(SaveBlocks(Random(1).randbytes(32), (1,), 0))
+    assert work.counters.blocks_not_saved == 1
+    gate.set()
+    work._saver.submit(lambda: None).result(20)
+    assert work.counters.blocks_not_saved == 3
+    assert work.counters.crashes == 0
+    work.save(SaveBlocks(Random(1).randbytes(64), (1, 2), 0))
+    work._saver.submit(lambda: None).result(20)
+    assert work.counters.blocks_not_saved == 5
+    work.close()
+
+
+if __name__ == "__main__":
+    blocks_survive_a_round_trip()
+    layouts_tell_shapes_and_layers_apart()
+    what_is_no_block_is_refused()
+    without_an_agent_every_load_ends_and_says_what_is_not_there(Path(sys.argv[1]))
+    saves_are_bounded_and_never_wait(Path(sys.argv[1]))
+    print("all right")
