@@ -13,7 +13,7 @@ The index knows neither wires nor messages; `feed` decides what may be applied.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from costmodel.values import Tier, WorkerKey
@@ -212,6 +212,17 @@ class BlockIndex:
                 self._sources.release(self._sweeping)
                 self._sweeping = 0
         return bool(self._sources.retired)
+
+    def holdings(self, source: SourceKey) -> Iterator[list[tuple[int, int]]]:
+        """All that a source holds, a shard at a time: (block, planes); 0 to 3 are reported L1 to L4, 4 to 7 assumed."""
+        for shard in self._shards:
+            bit = self._sources.bit(source)  # it may be emptied between two shards
+            if bit is None:
+                return
+            flags = [*self._planes(bit, assumed=False), *self._planes(bit, assumed=True)]
+            anywhere = sum(flags)
+            held = ((block, mask) for block, mask in shard.items() if mask & anywhere)
+            yield [(block, sum(1 << plane for plane, flag in enumerate(flags) if mask & flag)) for block, mask in held]
 
     @property
     def entries(self) -> int:

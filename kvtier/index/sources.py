@@ -85,7 +85,7 @@ class Sources:
         return max(0.0, now_ms - heard_ms)
 
     def heard(self, source: SourceKey, now_ms: float) -> None:
-        self._heard_ms[source] = now_ms
+        self._heard_ms[source] = max(now_ms, self._heard_ms.get(source, now_ms))
 
     @property
     def exhausted(self) -> bool:
