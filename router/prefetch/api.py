@@ -88,7 +88,7 @@ class PrefetchApi:
         return {"thread": thread, "ended": True}
 
     async def _named(self, body: PrefetchBody) -> Named:
-        pool = self._fleet.pool_for(body.model or "")
+        pool = self._pool(body.model)
         info = _engine_of(pool)
         if body.hashes is not None:
             try:
@@ -97,6 +97,10 @@ class PrefetchApi:
                 raise BadRequest(str(error), param="hashes") from error
         ids = body.tokens if body.tokens is not None else await self._rendered(pool, info, body)
         return named_by_ids(pool, info, ids, body.cache_salt)
+
+    def _pool(self, model: str | None) -> Pool:
+        pools = list(self._fleet.pools.values())
+        return pools[0] if model is None and len(pools) == 1 else self._fleet.pool_for(model or "")
 
     async def _rendered(self, pool: Pool, info: EngineInfo, body: PrefetchBody) -> list[int]:
         """The token ids of a chat, as its engine makes them."""

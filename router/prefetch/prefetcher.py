@@ -36,6 +36,8 @@ _MAX_QUEUED = 65_536
 _LOOK_S = 1.0
 _MAX_SIBLINGS = 8  # threads of a session that lives again that are prepared for at once
 _CLIENT_CHARS = 32
+_SOME_TOOL = "@tool"
+_TOOL_REASONS = frozenset(("tool_calls", "tool_use", "function_call"))
 
 
 class Prefetcher:
@@ -110,7 +112,7 @@ class Prefetcher:
         worker, thread = record.decision.chosen.prefill, record.thread
         if record.outcome is Outcome.SERVED:
             self.tell(ev.Served(thread, worker, record.facts.cached_tokens if record.facts is not None else None))
-        self.tell(ev.Ended(thread, worker, record.tool_calls[-1] if record.tool_calls else "", _client(turn.request.headers)))
+        self.tell(ev.Ended(thread, worker, _tool(record), _client(turn.request.headers)))
 
     def gone(self, thread: str) -> None:
         """The client says that the thread is over."""
@@ -217,6 +219,13 @@ class Prefetcher:
                 if self._links.lost(node):
                     _log.warning("prefetch_agent_lost", node=node, fault=str(fault))
                     self.tell(ev.NodeLost(node))
+
+
+def _tool(record: TurnRecord) -> str:
+    """The last tool that was called; of a whole reply only that one was is known."""
+    if record.tool_calls:
+        return record.tool_calls[-1]
+    return _SOME_TOOL if record.finish_reason in _TOOL_REASONS else ""
 
 
 def _client(headers: list[Header]) -> str:

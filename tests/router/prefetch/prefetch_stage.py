@@ -1,0 +1,187 @@
+"""A gateway that prefetches, in front of emulated workers, with node agents beside them, all in the test's own loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from array import array
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import uvicorn
+
+from costmodel.values import Tier, WorkerKey
+from engine_adapters.emulator.model.params import EngineParams
+from engine_adapters.emulator.reply.plan import ReplyStyle
+from engine_adapters.emulator.server import EmulatorProtocol
+from engine_adapters.emulator.wire.app import EmulatorApp
+from engine_adapters.emulator.worker.options import WorkerOptions
+from engine_adapters.emulator.worker.worker import Worker
+from engine_adapters.launch.ports import free_ports
+from kvtier.agent.agent import Agent
+from kvtier.hashing.sglang import Chain, event_id
+from kvtier.index.events import BlocksStored
+from kvtier.index.source_key import NodeKey
+from kvtier.page.key import page_keys
+from kvtier.page.space import PageSpace
+from router.app import build_app, build_routes
+from router.clock import system_clock
+from router.config.tree import Config
+from router.gateway import Gateway
+from router.wire.serve import build_server
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "kvtier" / "agent"))
+from agent_rig import EngineMemory, agent_here, client_of, config_of, peer_of
+
+MODEL_DIR = Path(__file__).parents[3] / "configs" / "models" / "tiny-agent"
+MODEL = "tiny"
+PAGE = 16
+PAGE_BYTES = 32_768
+DEADLINE_S = 15.0
+PORTS = (19_900, 19_999)
+SPACE = PageSpace(model=MODEL, kv_dtype="bfloat16", layout="page_first", page_tokens=PAGE)
+Json = dict[str, Any]
+EAGER = {
+    "mode": "enabled",
+    "min_saved_ms": 0.0,
+    "cost_margin": 1e-9,
+    "first_check_s": 0.01,
+    "warm_hold_s": 60.0,
+    "min_probability": 0.3,
+    "warm_min_probability": 0.3,
+}
+
+
+@dataclass(slots=True)
+class Stage:
+    gateway: Gateway
+    engines: list[Worker]
+    http: httpx.AsyncClient
+    agents: dict[str, Agent]
+    agent_configs: dict[str, Json]
+
+    async def ask(self, **body: Any) -> Json:
+        reply = await self.http.post("/v1/kv/prefetch", json=body)
+        assert reply.status_code == 202, reply.text
+        return dict(reply.json())
+
+    async def look(self, handle: str) -> Json:
+        return dict((await self.http.get(f"/v1/kv/prefetch/{handle}")).json())
+
+    async def until_state(self, handle: str, *states: str) -> Json:
+        async with asyncio.timeout(DEADLINE_S):
+            while (seen := await self.look(handle))["state"] not in states:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        return seen
+
+    async def put(self, node: str, ids: Sequence[int]) -> bytes:
+        """Store the prompt's pages at a node's agent and tell the index; their digests, joined."""
+        digests = digests_of(ids)
+        count = len(digests) // 32
+        client = client_of(self.agent_configs[node], SPACE)
+        memory = EngineMemory(range(count))
+        stored = await asyncio.to_thread(client.put, digests, memory.pages)
+        assert all(stored)
+        await asyncio.to_thread(client.close)
+        hashes = tuple(event_id(digests[at : at + 32]) for at in range(0, len(digests), 32))
+        blocks = self.gateway.fleet.pools["default"].blocks
+        blocks.apply(NodeKey(node), BlocksStored(hashes, None, Tier.L3, PAGE), self.gateway.clock())
+        blocks.set_trust(NodeKey(node), trusted=True)
+        return digests
+
+    def leading(self, node: str, digests: bytes) -> int:
+        """Pages in a node's DRAM."""
+        store = self.agents[node].store
+        return store.leading(page_keys(store.meet(SPACE), digests), 0.0).dram
+
+    def pinned(self, node: str) -> int:
+        return self.agents[node].store.pinned_bytes
+
+
+def digests_of(ids: Sequence[int]) -> bytes:
+    return b"".join(Chain(PAGE).extend_digests(array("I", ids))[1])
+
+
+@asynccontextmanager
+async def prefetch_stage(
+    folder: Path, *, nodes: Sequence[str] = ("a", "b"), params: EngineParams | None = None, prefetch: Json | None = None
+) -> AsyncIterator[Stage]:
+    """One worker a node, `u-a` on `a`; every node has an agent, and every worker reads from the pool."""
+    async with AsyncExitStack() as exits:
+        configs = {node: config_of(folder, node, pool_mib=16) for node in nodes}
+        agents = {node: await exits.enter_async_context(agent_here(config)) for node, config in configs.items()}
+        engines = [await exits.enter_async_context(_engine(params or _PARAMS)) for _ in nodes]
+        pool = {
+            "unified": [{"url": url, "name": f"u-{node}", "node": node} for (_, url), node in zip(engines, nodes, strict=True)],
+            "prompt": {"model_dir": str(MODEL_DIR), "cold_deadline_ms": 0},
+            "models": [MODEL],
+            "hardware": {
+                "kv_bytes_per_token": PAGE_BYTES / PAGE,
+                "prefill_ms_per_token": 1.0,
+                "l2_link": {"gb_per_s": 0.001},  # so that a load-back is worth sparing
+            },
+        }
+        peers = [{"node": node, "host": "127.0.0.1", "port": peer_of(agent).port} for node, agent in agents.items()]
+        polls = {"discover_s": 0.02, "loads_ms": 60_000}
+        tree = {"polls": polls, "seed": 1, "pools": [pool], "agents": peers, "prefetch": EAGER | (prefetch or {})}
+        gateway = Gateway(Config.model_validate(tree), system_clock, Random(1))
+        routes = build_routes(gateway)
+        server = build_server(build_app(gateway, routes), routes, port=0, drain_s=1.0, lifespan="on")
+        serving = asyncio.create_task(server.serve())
+        exits.push_async_callback(_stop, server, serving)
+        await until(lambda: server.started or serving.done(), "server started")
+        await until(lambda: all(worker.info for worker in gateway.fleet.workers), "engines discovered")
+        view = gateway.prefetch.prefetcher
+        await until(lambda: all(view._links.node(node).up for node in nodes), "agents found")
+        for node in nodes:
+            gateway.fleet.pools["default"].blocks.attach(WorkerKey(f"u-{node}"), node)
+        base = f"http://127.0.0.1:{server.port}"
+        http = await exits.enter_async_context(httpx.AsyncClient(base_url=base, timeout=DEADLINE_S, trust_env=False))
+        yield Stage(gateway, [worker for worker, _ in engines], http, agents, configs)
+
+
+_PARAMS = EngineParams(speed=1000.0, kv_tokens=65_536, context_tokens=32_768, page_tokens=PAGE)
+
+
+@asynccontextmanager
+async def _engine(params: EngineParams) -> AsyncIterator[tuple[Worker, str]]:
+    port, kv_port, replay_port = free_ports(3, *PORTS)
+    style = ReplyStyle(tool_rounds=1)
+    worker = Worker(WorkerOptions(port, kv_port=kv_port, kv_replay_port=replay_port, params=params, style=style))
+    await worker.start()
+    config = uvicorn.Config(
+        EmulatorApp(worker), port=port, http=EmulatorProtocol, ws="none", lifespan="off", log_level="critical"
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve())
+    try:
+        await until(lambda: server.started or serving.done(), "engine started")
+        yield worker, f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = server.force_exit = True
+        await serving
+        await worker.stop()
+
+
+class _Server(uvicorn.Server):
+    def install_signal_handlers(self) -> None:
+        return
+
+
+async def _stop(server: Any, serving: asyncio.Task[None]) -> None:
+    server.stop()
+    await serving
+
+
+async def until(fact: Any, what: str) -> None:
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not fact():  # noqa: ASYNC110  facts lie in several objects
+                await asyncio.sleep(0.002)
+    except TimeoutError:
+        raise AssertionError(f"{what}: not within {DEADLINE_S:g} s") from None
