@@ -25,4 +25,5 @@ NB_MODULE(_native, module) {
   loadback::bind::bind_copies(module);
   loadback::bind::bind_memory(module);
   loadback::bind::bind_files(module);
+  loadback::bind::bind_restores(module);
 }

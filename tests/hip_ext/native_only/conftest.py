@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
@@ -37,3 +39,41 @@ def sanitized() -> dict[str, str]:
         "ASAN_OPTIONS": "detect_leaks=1",
         "UBSAN_OPTIONS": "halt_on_error=1",
     }
+
+
+class FakeHip:
+    """The double of HIP's runtime, and memory that it takes for a device's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.calls = ctypes.CDLL(self.path)
+        self.calls.fake_log.restype = ctypes.c_char_p
+        for name in ("fake_peak_bytes", "fake_queued_bytes", "fake_pinned_ranges"):
+            getattr(self.calls, name).restype = ctypes.c_size_t
+        for name in ("fake_device_memory", "fake_pin"):
+            getattr(self.calls, name).argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self.calls.fake_reset()
+
+    def device(self, size: int) -> np.ndarray:
+        memory = np.zeros(size, "uint8")
+        self.calls.fake_device_memory(memory.ctypes.data, size)
+        return memory
+
+    def log(self) -> list[str]:
+        return self.calls.fake_log().decode().splitlines()
+
+    def count(self, name: str) -> int:
+        return int(self.calls.fake_calls(name.encode()))
+
+    def fail(self, name: str, code: int, after: int = 0) -> None:
+        self.calls.fake_fail(name.encode(), after, code)
+
+
+@pytest.fixture(scope="session")
+def fake_library(compiled: Compile) -> Path:
+    return compiled("fake_hip.cpp", flags=("-shared", "-fPIC"))
+
+
+@pytest.fixture
+def hip(fake_library: Path) -> FakeHip:
+    return FakeHip(fake_library)
