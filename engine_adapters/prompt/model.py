@@ -100,12 +100,15 @@ class PromptModel:
     def parse(self, body: bytes) -> Mapping[str, Any]:
         """A chat body, parsed. Raises ValueError."""
         try:
-            parsed = msgspec.json.decode(body)
+            parts = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            parsed = {name: msgspec.json.decode(raw) for name, raw in parts.items() if name != "messages"}
+            messages = msgspec.json.decode(parts.get("messages", b"null"), type=list[msgspec.Raw] | None)
+            if not messages:
+                raise ValueError("the body must be an object with messages")
+            # One by one: reading megabytes at once would keep other threads waiting for the interpreter.
+            return {**parsed, "messages": [msgspec.json.decode(message) for message in messages]}
         except msgspec.DecodeError as error:
             raise ValueError(f"the body cannot be read: {error}") from error
-        if not isinstance(parsed, dict) or not parsed.get("messages"):
-            raise ValueError("the body must be an object with messages")
-        return parsed
 
     def start_key(self, body: bytes) -> tuple[bytes, bytes]:
         """What another prompt must have to begin like this body's (see `PromptState.start_key`). Raises ValueError."""

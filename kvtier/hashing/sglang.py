@@ -18,6 +18,9 @@ from itertools import pairwise
 
 import msgspec
 
+SLAB_TOKENS = 65_536
+"""Tokens that are handed over at once: copying more would keep other threads waiting for the interpreter."""
+
 _TOKEN_BYTES = 4
 _DIGEST_BYTES = 32
 _SALT_TAG = b"sglang-cache-salt-v1\0"
@@ -65,6 +68,13 @@ class Chain(msgspec.Struct, frozen=True):
 
     def extend_digests(self, tokens: Sequence[int]) -> tuple[Chain, list[bytes]]:
         """As `extend`, with the whole 32-byte digests, of which storage keys are made."""
+        chain, digests = self, list[bytes]()
+        for start in range(0, max(len(tokens), 1), SLAB_TOKENS):
+            chain, found = chain._extend(tokens[start : start + SLAB_TOKENS])
+            digests += found
+        return chain, digests
+
+    def _extend(self, tokens: Sequence[int]) -> tuple[Chain, list[bytes]]:
         data = self.tail + pack(tokens)
         page_bytes = self.page_size * _TOKEN_BYTES
         lookahead = _TOKEN_BYTES if self.bigram else 0

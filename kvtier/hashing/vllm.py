@@ -20,6 +20,9 @@ from hashlib import sha256
 import msgspec
 import xxhash
 
+SLAB_TOKENS = 16_384
+"""Tokens that are handed over at once: making a tuple of more would keep other threads waiting for the interpreter."""
+
 _DEFAULT_SEED = "vllm-none-hash"
 
 ExtraKeys = tuple[tuple[str, ...], ...]
@@ -84,6 +87,13 @@ class Chain(msgspec.Struct, frozen=True):
 
     def extend_digests(self, tokens: Sequence[int]) -> tuple[Chain, list[bytes]]:
         """As `extend`, with whole digests (32 bytes, 16 of xxHash)."""
+        chain, digests = self, list[bytes]()
+        for start in range(0, max(len(tokens), 1), SLAB_TOKENS):
+            chain, found = chain._extend(tokens[start : start + SLAB_TOKENS])
+            digests += found
+        return chain, digests
+
+    def _extend(self, tokens: Sequence[int]) -> tuple[Chain, list[bytes]]:
         data = (*self.tail, *tokens)
         hash_block = _HASHES[self.algorithm]
         always: ExtraKeys = (("lora", self.lora.name, self.lora.path),) if self.lora else ()
