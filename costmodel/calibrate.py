@@ -16,6 +16,7 @@ _OUTLIER_FACTOR = 4.0  # one sample moves a mean as if it were at most this far 
 _PLAUSIBLE = (1e-18, 1e18)  # no rate, time or length lies outside
 _LINK_WEIGHT = 0.2
 _OUTPUT_WEIGHT = 0.3
+_LIFETIME_WEIGHT = 0.02
 
 
 class PrefillEstimator:
@@ -63,20 +64,27 @@ class PrefillEstimator:
 
 
 class DecodeEstimator:
-    """Inter-token latency against the number of running requests."""
+    """Inter-token latency against the number of running requests, and how long replies last."""
 
     def __init__(self, prior: DecodeRates) -> None:
         self._prior = prior
         self._line = RelativeLine(prior.itl_base_ms, prior.itl_ms_per_running, typical_x=8.0)
+        self._lifetime_ms = _Mean(prior.lifetime_ms)
 
     def observe(self, running_requests: float, itl_ms: float) -> None:
         """One reply's mean time between tokens, at the batch it had (itself included)."""
         if running_requests >= 0:
             self._line.observe(running_requests, itl_ms)
 
+    def observe_lifetime(self, decoding_ms: float) -> None:
+        """From a reply's first token to its last: as long as it held a slot."""
+        self._lifetime_ms.observe(decoding_ms, _LIFETIME_WEIGHT)
+
     @property
     def rates(self) -> DecodeRates:
-        return DecodeRates(self._line.intercept, self._line.slope) if self._line.observed else self._prior
+        if not self._line.observed:
+            return self._prior
+        return DecodeRates(self._line.intercept, self._line.slope, self._lifetime_ms.value)
 
 
 class LinkEstimator:

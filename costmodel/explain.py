@@ -47,7 +47,7 @@ def _prefill_ms(terms: Terms) -> float:
 
 
 def _decode_ms(terms: Terms) -> float:
-    return terms.transfer_ms + terms.decode_ms
+    return terms.admit_ms + terms.transfer_ms + terms.decode_ms
 
 
 def _pressure(terms: Terms) -> str:

@@ -12,10 +12,12 @@ _FORGETTING = 0.98
 _NOISE = 0.1  # expected relative error of one observation
 _PRIOR_SPREAD = 2.0  # the prior may be off by a few times itself
 _CLIP = 2.0  # residual of one observation, relative to the prediction
+_SETTLED, _SETTLED_CLIP = 16, 0.5  # after so many one far above says less: mostly it holds a wait that nothing told of
 _FLOOR = 1e-9
 _LEAST_INTERCEPT = 0.02  # of the smallest recent y, and
 _LEAST_SLOPE = 0.001  # of a typical y over a typical x: noise must not fit either coefficient away
 _MEAN_WEIGHT = 0.05
+_LEAST_X = 1e-6  # nothing that is counted here comes in smaller parts
 _CEILING = 1e15  # beyond any time in ms or count of tokens: not a measurement
 
 
@@ -37,11 +39,12 @@ class RelativeLine:
         return self.intercept + self.slope * x
 
     def observe(self, x: float, y: float) -> None:
-        """One measured point; ignored unless x is finite and not negative and y finite and positive."""
-        if not (0 <= x < _CEILING and 0 < y < _CEILING):
+        """One measured point; ignored unless x is 0 or of a plausible size and y finite and positive."""
+        if not ((x == 0 or _LEAST_X < x < _CEILING) and 0 < y < _CEILING):
             return
         predicted = self.at(x)
-        residual = min(max(y - predicted, -_CLIP * predicted), _CLIP * predicted)
+        upper = _CLIP if self.observed < _SETTLED else _SETTLED_CLIP
+        residual = min(max(y - predicted, -_CLIP * predicted), upper * predicted)
         if y > (1 + _CLIP) * predicted and not self.observed:
             self._start_from(x, y)
             residual = y - self.at(x)

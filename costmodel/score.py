@@ -12,9 +12,9 @@ import msgspec
 from costmodel.cut import Cut, Site, find_cut, no_cut
 from costmodel.params import CostParams
 from costmodel.terms import (
+    admit_ms,
     compute_ms,
     decode_ms,
-    decode_pressure_ms,
     live_probability,
     prefill_pressure_ms,
     queue_ms,
@@ -36,13 +36,13 @@ class DecodeScore(msgspec.Struct, frozen=True, gc=False):
     cost_ms: float
     transfer_ms: float
     decode_ms: float
-    pressure_ms: float
+    admit_ms: float
 
 
 def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams) -> PrefillScore:
     """Queue, exposed fetch and compute at the cut that the rule gives. A stale hit counts as the gamble that it is."""
     load, rates, residency = prefill.load, prefill.rates, prefill.residency
-    queue = queue_ms(load, rates)
+    queue = queue_ms(load, rates) * fleet.queue_factor
     if residency.runs:
         site = Site(residency, prefill.restore, rates, queue, fleet.kv_bytes_per_token, params.overlap_rho, prefill.sources)
         cut = find_cut(turn.prompt_tokens, site, params.cut_rule)
@@ -59,19 +59,16 @@ def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams
 
 
 def score_decode(turn: Turn, decode: Decode, fleet: Fleet, params: CostParams) -> DecodeScore:
-    """Transfer of what is missing, wait for a slot, the expected output, and pressure on KV space."""
+    """Transfer of what is missing, wait for a slot and for KV room, and the expected output."""
     load = decode.load
     if decode.inflight_tokens > load.kv_tokens_used:  # turns sent since the last report will need room as well
         load = msgspec.structs.replace(load, kv_tokens_used=decode.inflight_tokens)
     output = turn.expected_output_tokens
     transfer = transfer_ms(decode, turn.prompt_tokens, fleet.kv_bytes_per_token) if fleet.disaggregated else 0.0
     decoding = decode_ms(load, decode.rates, output)
-    pressure = 0.0
-    if load.kv_tokens_capacity:
-        needed = turn.prompt_tokens - decode.resident_tokens + output
-        if load.kv_tokens_used + needed > params.kv_pressure_fraction * load.kv_tokens_capacity:  # mostly there is room
-            pressure = decode_pressure_ms(load, decode.rates, needed, output, params.kv_pressure_fraction)
-    return DecodeScore(transfer + decoding + pressure, transfer, decoding, pressure)
+    needed = turn.prompt_tokens - decode.resident_tokens + output
+    admit = admit_ms(load, decode.rates, needed, output, params.kv_pressure_fraction) * fleet.admit_factor
+    return DecodeScore(transfer + decoding + admit, transfer, decoding, admit)
 
 
 def join(prefill: Prefill, left: PrefillScore, decode: Decode, right: DecodeScore) -> Scored:
@@ -84,7 +81,8 @@ def join(prefill: Prefill, left: PrefillScore, decode: Decode, right: DecodeScor
         cut.compute_ms,
         right.transfer_ms,
         right.decode_ms,
-        left.pressure_ms + right.pressure_ms,
+        left.pressure_ms,
+        right.admit_ms,
     )
     return Scored(prefill.worker, decode.worker, cut.tokens, cut.tier, terms)
 

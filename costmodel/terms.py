@@ -20,9 +20,10 @@ def queue_ms(load: Load, rates: PrefillRates) -> float:
 
     Tokens alone say too little: behind a long context a token costs several times what one at the start does.
     """
-    if load.queued_ms is not None:
-        return load.queued_ms
-    return load.queued_uncached_tokens * (rates.queue_ms_per_token or rates.ms_per_token)
+    ahead_ms = load.queued_ms
+    if ahead_ms is None:
+        ahead_ms = load.queued_uncached_tokens * (rates.queue_ms_per_token or rates.ms_per_token)
+    return ahead_ms
 
 
 def link_ms(link: Link, size_bytes: float) -> float:
@@ -107,39 +108,37 @@ def itl_ms(load: Load, rates: DecodeRates) -> float:
 
 
 def decode_ms(load: Load, rates: DecodeRates, output_tokens: int) -> float:
-    """Wait for a batch slot, then the expected output at this batch's pace.
+    """The expected output at this batch's pace."""
+    return output_tokens * itl_ms(load, rates)
 
-    With all slots taken, one frees every (lifetime of a reply / slots), lifetimes being as long as this turn's. Unknown
-    `max_running_requests` means no wait: the load then only shows in the inter-token latency.
+
+def admit_ms(load: Load, rates: DecodeRates, needed_tokens: int, output_tokens: int, fraction: float) -> float:
+    """Wait for a slot and for KV room, first come first served: whichever takes longer.
+
+    A full worker frees all its slots, and all its KV, within one reply's lifetime, so what is missing frees in its share of
+    that. Of KV only `fraction` of the capacity is for the taking: engines keep a reserve for the replies that run. Unknown
+    sizes mean no wait. What is used may exceed the capacity: turns that wait count.
     """
-    lifetime_ms = output_tokens * itl_ms(load, rates)
+    missing = 0.0
     slots = load.max_running_requests
     excess = load.running_requests + load.waiting_requests + 1 - slots
-    return lifetime_ms if slots <= 0 or excess <= 0 else lifetime_ms * (1 + excess / slots)
-
-
-def overflow_tokens(load: Load, needed_tokens: int, fraction: float) -> float:
-    """Tokens by which the turn would push KV use beyond `fraction` of capacity; 0 when off or capacity is unknown."""
-    if fraction <= 0 or load.kv_tokens_capacity <= 0:
+    if slots > 0 and excess > 0:
+        missing = excess / slots
+    if fraction > 0 and load.kv_tokens_capacity > 0:
+        room = fraction * load.kv_tokens_capacity
+        missing = max(missing, (load.kv_tokens_used + needed_tokens - room) / room)
+    if missing <= 0:
         return 0.0
-    return max(0.0, load.kv_tokens_used + needed_tokens - fraction * load.kv_tokens_capacity)
+    return missing * (rates.lifetime_ms or output_tokens * itl_ms(load, rates))
 
 
 def prefill_pressure_ms(load: Load, rates: PrefillRates, needed_tokens: int, fraction: float) -> float:
-    """A full prefill worker frees tokens as fast as it computes them."""
-    return overflow_tokens(load, needed_tokens, fraction) * (rates.queue_ms_per_token or rates.ms_per_token)
-
-
-def decode_pressure_ms(load: Load, rates: DecodeRates, needed_tokens: int, output_tokens: int, fraction: float) -> float:
-    """A full decode worker frees all it holds within one reply's lifetime, so the overflow frees in its share of that.
-
-    What is used may exceed the capacity: turns that wait for room count.
-    """
-    overflow = overflow_tokens(load, needed_tokens, fraction)
-    if overflow <= 0:
+    """A prefill worker whose KV is used beyond `fraction` of capacity frees tokens as fast as it computes them; 0 when off or
+    capacity is unknown."""
+    if fraction <= 0 or load.kv_tokens_capacity <= 0:
         return 0.0
-    held = min(max(load.kv_tokens_used, needed_tokens, 1), load.kv_tokens_capacity)
-    return overflow / held * output_tokens * itl_ms(load, rates)
+    overflow = max(0.0, load.kv_tokens_used + needed_tokens - fraction * load.kv_tokens_capacity)
+    return overflow * (rates.queue_ms_per_token or rates.ms_per_token)
 
 
 def live_probability(age_ms: float, half_life_ms: float) -> float:

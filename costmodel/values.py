@@ -93,6 +93,7 @@ class DecodeRates(msgspec.Struct, frozen=True):
 
     itl_base_ms: float
     itl_ms_per_running: float = 0.0
+    lifetime_ms: float = 0.0  # how long a reply holds its slot and its KV; 0 = unknown, as long as this turn's would
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -136,6 +137,8 @@ class Fleet(msgspec.Struct, frozen=True):
     decodes: tuple[Decode, ...]
     kv_bytes_per_token: float
     disaggregated: bool
+    queue_factor: float = 1.0  # what queues have lately taken against what their law says
+    admit_factor: float = 1.0  # the same of waits for a slot or for KV room
     reuse_share: float = 1.0  # of prompt tokens that lately came from cache: how likely evicted KV would have been used again
 
 
@@ -149,10 +152,11 @@ class Terms(msgspec.Struct, frozen=True):
     transfer_ms: float = 0.0
     decode_ms: float = 0.0
     pressure_ms: float = 0.0
+    admit_ms: float = 0.0  # until the decode side has a slot and KV room
 
     @property
     def ttft_ms(self) -> float:
-        return self.queue_ms + self.exposed_ms + self.compute_ms + self.transfer_ms
+        return self.admit_ms + self.queue_ms + self.exposed_ms + self.compute_ms + self.transfer_ms
 
     @property
     def total_ms(self) -> float:

@@ -31,6 +31,7 @@ class Terms(msgspec.Struct, frozen=True):
     transfer_ms: float = 0.0
     decode_ms: float = 0.0
     pressure_ms: float = 0.0
+    admit_ms: float = 0.0
     ttft_ms: float = 0.0
     total_ms: float = 0.0
 

@@ -17,8 +17,19 @@ from loadback.admin_api import AdminError, Candidate, Explained, admin_headers, 
 from loadback.gateway_url import DEFAULT_URL, TokenOption, UrlOption
 from loadback.terminal import say
 
-COLUMNS = ("queue_ms", "fetch_ms", "exposed_ms", "compute_ms", "transfer_ms", "decode_ms", "pressure_ms", "ttft_ms", "total_ms")
-TABLE_WIDTH = 124
+COLUMNS = (
+    "admit_ms",
+    "queue_ms",
+    "fetch_ms",
+    "exposed_ms",
+    "compute_ms",
+    "transfer_ms",
+    "decode_ms",
+    "pressure_ms",
+    "ttft_ms",
+    "total_ms",
+)
+TABLE_WIDTH = 136
 
 
 def explain(

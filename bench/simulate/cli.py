@@ -37,8 +37,6 @@ HostGb = Annotated[float | None, typer.Option(min=0, help="L2 in GB of DRAM an a
 Drain = Annotated[float | None, typer.Option(min=0, max=1, help="Share of calls whose last worker is not to be had.")]
 Trace = Annotated[Path | None, typer.Option(help="A trace of your own in the shipped one's format.")]
 Cost = Annotated[str, typer.Option(help="Guards of the cost policy, as in switch_margin_ms=0,displacement_weight=1.")]
-LearnAlone = Annotated[bool, typer.Option("--learn-alone", help="Learn prefill rates only from turns with nothing ahead.")]
-QueueInMs = Annotated[bool, typer.Option("--queue-in-ms", help="Book work ahead in predicted ms instead of tokens.")]
 
 
 def sim_commands() -> typer.Typer:
@@ -63,8 +61,6 @@ def weka(
     drain_share: Drain = None,
     path: Trace = None,
     cost: Cost = "",
-    queue_in_ms: QueueInMs = False,
-    learn_alone: LearnAlone = False,
 ) -> None:
     """Recorded Claude Code sessions, closed loop: gaps and tool times as recorded, service time floats.
 
@@ -76,7 +72,7 @@ def weka(
     """
     with told_errors():
         guards = guards_of(cost)
-        choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path, guards, queue_in_ms, learn_alone)
+        choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path, guards)
         compare(weka_experiment(choice, seed, concurrency), policies, seed, jobs, as_json)
 
 
@@ -94,8 +90,6 @@ def mooncake(
     drain_share: Drain = None,
     path: Trace = None,
     cost: Cost = "",
-    queue_in_ms: QueueInMs = False,
-    learn_alone: LearnAlone = False,
 ) -> None:
     """Mooncake's recorded chat requests, open loop at their own times.
 
@@ -107,7 +101,7 @@ def mooncake(
         raise typer.BadParameter(f"{kind!r} is neither conversation nor synthetic", param_hint="--kind")
     with told_errors():
         guards = guards_of(cost)
-        choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path, guards, queue_in_ms, learn_alone)
+        choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path, guards)
         compare(mooncake_experiment(choice, seed, kind), policies, seed, jobs, as_json)
 
 
@@ -122,8 +116,6 @@ def fork(
     horizon_s: Horizon = 0,
     host_gb: HostGb = None,
     cost: Cost = "",
-    queue_in_ms: QueueInMs = False,
-    learn_alone: LearnAlone = False,
 ) -> None:
     """Bursts of 43 subagents over one prefix of 40k tokens.
 
@@ -132,17 +124,7 @@ def fork(
       loadback sim fork --policies all --json
     """
     with told_errors():
-        choice = Choice(
-            topology,
-            hardware,
-            model,
-            0,
-            horizon_s,
-            host_gb,
-            cost=guards_of(cost),
-            queue_in_ms=queue_in_ms,
-            learn_alone=learn_alone,
-        )
+        choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, cost=guards_of(cost))
         compare(fork_experiment(choice, seed), policies, seed, jobs, as_json)
 
 

@@ -121,8 +121,6 @@ def _setup(experiment: Experiment) -> Mapping[str, Any]:
         "workload_cut_calls": experiment.workload.cut_calls,
         "mfu": cluster.deployment.mfu,
         "prior_error": settings.prior_error,
-        "queue_in_ms": settings.queue_in_ms,
-        "learn_alone": settings.learn_alone,
         "cost": _changed(experiment.params.cost),
     }
 

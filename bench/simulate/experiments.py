@@ -34,8 +34,6 @@ class Choice(msgspec.Struct, frozen=True):
     drain_share: float | None = None
     path: Path | None = None
     cost: CostParams = CostParams()
-    queue_in_ms: bool = False
-    learn_alone: bool = False
 
 
 class Restore(msgspec.Struct, frozen=True):
@@ -99,8 +97,6 @@ def weka_experiment(choice: Choice, seed: int, concurrency: int) -> Experiment:
         warmup_s=600,
         concurrency=choice.concurrency or concurrency,
         drain_share=choice.drain_share or 0.0,
-        queue_in_ms=choice.queue_in_ms,
-        learn_alone=choice.learn_alone,
     )
     return Experiment("weka", workload, cluster, settings, PolicyParams(choice.cost))
 
@@ -114,8 +110,6 @@ def mooncake_experiment(choice: Choice, seed: int, kind: str) -> Experiment:
         horizon_s=choice.horizon_s or span_s,
         warmup_s=120,
         drain_share=choice.drain_share or 0.0,
-        queue_in_ms=choice.queue_in_ms,
-        learn_alone=choice.learn_alone,
     )
     return Experiment("mooncake", workload, cluster, settings, PolicyParams(choice.cost))
 
@@ -128,8 +122,6 @@ def fork_experiment(choice: Choice, seed: int) -> Experiment:
         horizon_s=choice.horizon_s or 1_800,
         concurrency=choice.concurrency or 2,
         drain_share=choice.drain_share or 0.0,
-        queue_in_ms=choice.queue_in_ms,
-        learn_alone=choice.learn_alone,
     )
     return Experiment("fork", workload, cluster, settings, PolicyParams(choice.cost))
 
@@ -166,7 +158,7 @@ def _configurations(
             name,
             workload,
             cluster,
-            msgspec.structs.replace(settings, queue_in_ms=choice.queue_in_ms, learn_alone=choice.learn_alone),
+            settings,
             PolicyParams(choice.cost),
         )
         for label, cluster in clusters.items()

@@ -44,8 +44,6 @@ class Settings(msgspec.Struct, frozen=True):
     load_poll_ms: float = 1_000.0
     load_lag_ms: float = 10.0
     prior_error: float = 0.3
-    queue_in_ms: bool = False  # the gateway books work in predicted ms; production books tokens
-    learn_alone: bool = False  # it learns prefill rates only from turns that nothing was ahead of; production from most
     resume_gap_s: float = 60.0
 
 
@@ -101,8 +99,6 @@ class Simulation:
             belief,
             page_tokens=workload.page_tokens,
             l2=l2,
-            queue_in_ms=settings.queue_in_ms,
-            learn_alone=settings.learn_alone,
             l3=l3 is not None,
         )
         listener = Listener(self._prefilled, self._first_token, self._finished, self._published, self._pooled)

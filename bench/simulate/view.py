@@ -10,23 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bench.simulate.bookings import Bookings
 from bench.simulate.pooled_runs import PooledRuns
 from costmodel.calibrate import LinkEstimator
 from costmodel.hardware import HardwarePrior
+from costmodel.lesson import lesson
 from costmodel.values import Decode, Fleet, Link, Prefill, Residency, Role, Run, Scored, Tier, WorkerKey
 from engine_adapters.base import LoadReport
 from engine_adapters.emulator.model.request import Cached
 from kvtier.index.convert import to_residency
 from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
 from kvtier.index.memory import BlockIndex
-from router.fleet.ledger import Ledger
+from router.fleet.ledger import Ledger, Work
 from router.fleet.rates import Rates
 
 _INDEX_ENTRIES = 4_000_000
 _ROUTED_STRIDE = 8  # of a routed prompt's pages every eighth is remembered: prefixes are known to that grain
 _NOTHING = Residency()
-_QUEUE_SHARE = 0.2  # of TTFT: a turn that queued longer tells more of the queue's prediction than of prefill
 _REUSE_TOKENS = 10_000_000  # the reuse share is a mean over about so many prompt tokens
 _MIN_DECODE_TOKENS = 8  # fewer say little about the time between tokens
 
@@ -41,7 +40,6 @@ class Sent(msgspec.Struct):
     first_ms: float = 0.0
     cached: Cached = Cached()
     sources: tuple[str, ...] = ()  # nodes of the shared pool that it reads from
-    alone: bool = False  # nothing was ahead of it: no prefill in flight there, no turn waiting for decode room
 
 
 class Worker:
@@ -52,15 +50,12 @@ class Worker:
         self.ledger = Ledger()
         self.rates = Rates(belief.prefill, belief.decode, pool_rates)
         self.transfer = LinkEstimator(belief.transfer)
-        self.bookings = Bookings()
         self.prefill_tokens = 0  # prompt tokens of the turns in flight on this leg
         self.decode_tokens = 0
 
 
 class View:
-    """`l2`: the workers have a host tier. `queue_in_ms`: work ahead is known as predicted by turn, not in tokens alone.
-    `learn_alone`: prefill rates are learned from turns that nothing was ahead of. All times are passed in.
-    """
+    """`l2`: the workers have a host tier. `l3`: their nodes share a pool. All times are passed in."""
 
     def __init__(
         self,
@@ -69,17 +64,13 @@ class View:
         *,
         page_tokens: int,
         l2: bool,
-        queue_in_ms: bool = False,
-        learn_alone: bool = False,
         l3: bool = False,
     ) -> None:
-        pool_rates = Rates(belief.prefill, belief.decode)
+        self._pool_rates = pool_rates = Rates(belief.prefill, belief.decode)
         self.workers = {key: Worker(role, belief, pool_rates) for key, role in roles.items()}
         self.disaggregated = Role.PREFILL in roles.values()
         self._belief = belief
         self._page_tokens = page_tokens
-        self._queue_in_ms = queue_in_ms
-        self._learn_alone = learn_alone
         self._reuse_share = 1.0
         self._restore = {Tier.L2: belief.host} if l2 else {}
         if l3:
@@ -145,8 +136,6 @@ class View:
                 held = _NOTHING
             prefill_rates = worker.rates.prefill(now_ms)
             load, turns = worker.ledger.load(now_ms, prefill_rates.ms_per_token), worker.ledger.inflight
-            if self._queue_in_ms:
-                load = msgspec.structs.replace(load, queued_ms=worker.bookings.queued_ms(now_ms))
             if worker.role is not Role.DECODE and (allowed is None or key in allowed):
                 sent, tokens = routed.get(key, 0), worker.prefill_tokens
                 sources: dict[str, Link] = {}
@@ -158,7 +147,8 @@ class View:
                 link, rates = worker.transfer.link, worker.rates.decode(now_ms)
                 decodes.append(Decode(key, load, rates, link, held.tokens, turns, worker.decode_tokens))
         kv_bytes = self._belief.kv_bytes_per_token
-        return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, self._reuse_share)
+        queue, admit = self._pool_rates.queue_factor.value, self._pool_rates.admit_factor.value
+        return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, queue, admit, self._reuse_share)
 
     def _source_link(self, key: WorkerKey, node: str) -> Link:
         """A node's own engine copies; others pull through network cards that all readers of it share."""
@@ -170,12 +160,11 @@ class View:
         prefill, decode = self._legs(sent)
         for node in sent.sources:
             self._flows[node] = self._flows.get(node, 0) + 1
-        report = decode.ledger.report
-        sent.alone = prefill.ledger.inflight == 0 and (report is None or report.waiting_requests == 0)
         uncached = max(0, sent.prompt_tokens - sent.chosen.cut_tokens)
-        prefill.ledger.book_prefill(sent.turn, uncached, sent.sent_ms)
+        terms = sent.chosen.terms
+        work = Work(uncached, terms.compute_ms, terms.transfer_ms)
+        prefill.ledger.book_prefill(sent.turn, work, sent.sent_ms)
         decode.ledger.book_decode(sent.turn, sent.prompt_tokens)
-        prefill.bookings.book(sent.turn, sent.chosen.terms.compute_ms, sent.sent_ms)
         prefill.prefill_tokens += sent.prompt_tokens
         decode.decode_tokens += sent.prompt_tokens
         self._routed.assume(sent.chosen.prefill, pages[_ROUTED_STRIDE - 1 :: _ROUTED_STRIDE], Tier.L1, sent.sent_ms)
@@ -186,7 +175,6 @@ class View:
             self._flows[node] -= 1
         sent.sources = ()
         prefill.ledger.settle_prefill(sent.turn, now_ms)
-        prefill.bookings.settle(sent.turn, now_ms)
         prefill.prefill_tokens -= sent.prompt_tokens
 
     def abandoned(self, sent: Sent) -> None:
@@ -200,15 +188,18 @@ class View:
         prefill, decode = self._legs(sent)
         decode.ledger.settle_decode(sent.turn)
         decode.decode_tokens -= sent.prompt_tokens
-        ttft_ms, terms, cached = sent.first_ms - sent.sent_ms, sent.chosen.terms, sent.cached.tokens
+        ttft_ms, cached = sent.first_ms - sent.sent_ms, sent.cached.tokens
         weight = min(1.0, sent.prompt_tokens / _REUSE_TOKENS)
         self._reuse_share += weight * (cached / sent.prompt_tokens - self._reuse_share)
-        if sent.alone if self._learn_alone else terms.queue_ms <= ttft_ms * _QUEUE_SHARE:
-            prefill_ms = max(0.0, ttft_ms - terms.queue_ms - terms.transfer_ms - terms.exposed_ms)
-            prefill.rates.observe_prefill(sent.prompt_tokens - cached, prefill_ms, cached, now_ms)
+        told = lesson(sent.chosen.terms, ttft_ms, prefill.rates.prefill(now_ms), sent.prompt_tokens, cached)
+        if told.prefill_ms is not None:
+            prefill.rates.observe_prefill(sent.prompt_tokens - cached, told.prefill_ms, cached, now_ms)
+        else:
+            prefill.rates.observe_wait(told)
         if output_tokens >= _MIN_DECODE_TOKENS:
-            itl_ms = (now_ms - sent.first_ms) / (output_tokens - 1)
-            decode.rates.observe_decode(decode.ledger.inflight + 1, itl_ms, now_ms)
+            decoding_ms = now_ms - sent.first_ms
+            itl_ms = decoding_ms / (output_tokens - 1)
+            decode.rates.observe_decode(decode.ledger.inflight + 1, itl_ms, decoding_ms, now_ms)
 
     def _legs(self, sent: Sent) -> tuple[Worker, Worker]:
         return self.workers[sent.chosen.prefill], self.workers[sent.chosen.decode]

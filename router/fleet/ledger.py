@@ -6,8 +6,18 @@ is written, and prefill work is worked off at the worker's own measured rate unt
 
 from __future__ import annotations
 
+import msgspec
+
 from costmodel.values import Load
 from engine_adapters.base import LoadReport
+
+
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """A turn's prefill as it was predicted when it was placed. Its leg ends when compute and transfer have."""
+
+    uncached_tokens: float
+    compute_ms: float
+    transfer_ms: float = 0.0
 
 
 class Ledger:
@@ -16,7 +26,9 @@ class Ledger:
     __slots__ = (
         "_computing",
         "_decoding",
+        "_decoding_tokens",
         "_progress_from_ms",
+        "_queued_ms",
         "_report",
         "_reported_ms",
         "_uncached_tokens",
@@ -24,8 +36,10 @@ class Ledger:
     )
 
     def __init__(self) -> None:
-        self._computing: dict[int, float] = {}  # turn -> uncached tokens, in order of booking
+        self._computing: dict[int, Work] = {}  # by turn, in order of booking
         self._decoding: dict[int, int] = {}  # turn -> context tokens
+        self._decoding_tokens = 0
+        self._queued_ms = 0.0
         self._uncached_tokens = 0.0
         self._progress_from_ms = 0.0
         self._report: LoadReport | None = None
@@ -42,24 +56,36 @@ class Ledger:
     def report(self) -> LoadReport | None:
         return self._report
 
-    def book_prefill(self, turn_id: int, uncached_tokens: float, now_ms: float) -> None:
+    @property
+    def decoding_tokens(self) -> int:
+        """Context tokens of the turns booked for decode."""
+        return self._decoding_tokens
+
+    def book_prefill(self, turn_id: int, work: Work, now_ms: float) -> None:
         if not self._computing:
             self._progress_from_ms = now_ms
-        self._computing[turn_id] = uncached_tokens
-        self._uncached_tokens += uncached_tokens
+        self._computing[turn_id] = work
+        self._uncached_tokens += work.uncached_tokens
+        self._queued_ms += work.compute_ms
 
     def settle_prefill(self, turn_id: int, now_ms: float) -> None:
         """The prefill has finished, failed or been abandoned. Settling twice is harmless."""
-        tokens = self._computing.pop(turn_id, None)
-        if tokens is not None:
-            self._uncached_tokens = self._uncached_tokens - tokens if self._computing else 0.0
-            self._progress_from_ms = now_ms
+        work = self._computing.pop(turn_id, None)
+        if work is None:
+            return
+        if self._computing:
+            self._uncached_tokens -= work.uncached_tokens
+            self._queued_ms -= work.compute_ms
+            self._progress_from_ms = max(self._progress_from_ms, now_ms - work.transfer_ms)
+        else:
+            self._uncached_tokens = self._queued_ms = 0.0
 
     def book_decode(self, turn_id: int, context_tokens: int) -> None:
+        self._decoding_tokens += context_tokens - self._decoding.get(turn_id, 0)
         self._decoding[turn_id] = context_tokens
 
     def settle_decode(self, turn_id: int) -> None:
-        self._decoding.pop(turn_id, None)
+        self._decoding_tokens -= self._decoding.pop(turn_id, 0)
 
     def evicted_before(self, served_ms: float) -> None:
         self.evicted_before_ms = max(self.evicted_before_ms, served_ms)
@@ -74,10 +100,13 @@ class Ledger:
         What a report found waiting is worked off like a booking: polls are a second apart, and a long prompt that was waiting
         then must not drive its own next turn away.
         """
-        queued = self._queued_tokens(now_ms, ms_per_token) if self._computing else 0.0
+        queued = queued_ms = 0.0
+        if self._computing:
+            queued, queued_ms = self._ahead(now_ms, ms_per_token)
         report = self._report
         if report is None:
-            return Load(queued, len(self._decoding), max(0, len(self._computing) - 1))
+            waits = max(0, len(self._computing) - 1)
+            return Load(queued, len(self._decoding), waits, queued_ms=queued_ms)
         age_ms, running, decoding = now_ms - self._reported_ms, report.running_requests, len(self._decoding)
         waiting = report.waiting_uncached_tokens or 0.0
         if waiting and ms_per_token > 0:
@@ -90,9 +119,13 @@ class Ledger:
             report.kv_tokens_capacity,
             report.max_running_requests,
             age_ms,
+            max(queued_ms, waiting * ms_per_token),
         )
 
-    def _queued_tokens(self, now_ms: float, ms_per_token: float) -> float:
+    def _ahead(self, now_ms: float, ms_per_token: float) -> tuple[float, float]:
+        """Tokens and ms that are not computed yet. Only the first in line makes progress: when it is late, what follows it is
+        not known to have begun."""
         head = next(iter(self._computing.values()))
-        done = min(head, (now_ms - self._progress_from_ms) / ms_per_token) if ms_per_token > 0 else 0.0
-        return max(0.0, self._uncached_tokens - done)
+        done_ms = now_ms - self._progress_from_ms
+        done_tokens = min(head.uncached_tokens, done_ms / ms_per_token) if ms_per_token > 0 else 0.0
+        return max(0.0, self._uncached_tokens - done_tokens), max(0.0, self._queued_ms - min(head.compute_ms, done_ms))

@@ -7,6 +7,7 @@ from costmodel.policies.base import Policy
 from costmodel.values import Role, Tier, WorkerKey
 from engine_adapters.adapters import adapter_for
 from kvtier.index.memory import BlockIndex
+from kvtier.shared_index.shared_index import SharedIndex
 from router.admission import Admission
 from router.config.tree import Config, PolicyConfig, PoolConfig, WorkerConfig
 from router.fleet.rates import Rates
@@ -23,13 +24,14 @@ class Pool:
         self.adapter = adapter_for(config.engine)
         self.disaggregated = config.disaggregated
         self.blocks = BlockIndex(tree.index.max_entries, tree.index.max_workers)
-        self.lineage = BlockIndex(tree.index.max_entries, tree.index.max_workers)
+        kind = SharedIndex if tree.index.redis else BlockIndex
+        self.lineage = kind(tree.index.max_entries, tree.index.max_workers)
         self.admission = Admission(
             limit=config.max_running_turns,
             queue_limit=tree.admission.queue_limit,
             timeout_s=tree.admission.queue_timeout_s,
         )
-        self._rates = Rates(config.hardware.prefill_prior(), config.hardware.decode_prior())
+        self.rates = Rates(config.hardware.prefill_prior(), config.hardware.decode_prior())
         self.policy: Policy = make_policy(tree.policy)
         self.restore = {
             Tier.L2: config.hardware.l2_link.as_link(),
@@ -42,7 +44,7 @@ class Pool:
             self.add(role, worker)
 
     def add(self, role: Role, config: WorkerConfig) -> Worker:
-        worker = Worker(role, config, self.adapter, self.config.hardware, self._tree.breaker, self._rates)
+        worker = Worker(role, config, self.adapter, self.config.hardware, self._tree.breaker, self.rates)
         self.workers[worker.worker_id] = worker
         return worker
 

@@ -7,7 +7,9 @@ The workers of a pool run the same model on the same kind of machine: what one s
 from __future__ import annotations
 
 from costmodel.calibrate import DecodeEstimator, PrefillEstimator
+from costmodel.lesson import Lesson
 from costmodel.values import DecodeRates, PrefillRates
+from costmodel.wait import WaitFactor
 
 _OWN_AFTER = 8  # observations
 _SILENT_MS = 120_000.0
@@ -22,6 +24,8 @@ class Rates:
         self._decode = DecodeEstimator(decode)
         self._prefill_rates = prefill
         self._decode_rates = decode
+        self.queue_factor = WaitFactor()
+        self.admit_factor = WaitFactor()
         self._prefills = 0
         self._decodes = 0
         self._prefill_seen_ms = self._decode_seen_ms = float("-inf")
@@ -48,13 +52,23 @@ class Rates:
         if self._pool is not None:
             self._pool.observe_prefill(uncached_tokens, prefill_ms, cached_tokens, now_ms)
 
-    def observe_decode(self, running_requests: int, itl_ms: float, now_ms: float) -> None:
+    def observe_wait(self, told: Lesson) -> None:
+        """How far the laws of waiting are off is a matter of the engine: the workers of a pool share it."""
+        owner = self._pool or self
+        if told.queue is not None:
+            owner.queue_factor.observe(told.queue.predicted_ms, told.queue.actual_ms)
+        elif told.admit is not None:
+            owner.admit_factor.observe(told.admit.predicted_ms, told.admit.actual_ms)
+
+    def observe_decode(self, running_requests: int, itl_ms: float, decoding_ms: float, now_ms: float) -> None:
+        """A reply's mean time between tokens, and the whole time that it held its slot."""
         self._decode.observe(running_requests, itl_ms)
+        self._decode.observe_lifetime(decoding_ms)
         self._decode_rates = self._decode.rates
         self._decodes += 1
         self._decode_seen_ms = now_ms
         if self._pool is not None:
-            self._pool.observe_decode(running_requests, itl_ms, now_ms)
+            self._pool.observe_decode(running_requests, itl_ms, decoding_ms, now_ms)
 
     def observe_report(self, uncached_tokens_total: int | None, busy_us_total: int | None, dp_rank: int) -> None:
         """The engine's own counters; they differ from worker to worker, so the pool hears nothing of them."""

@@ -14,6 +14,7 @@ from router.body.logprobs import PromptLogprobs
 from router.body.strip import details, strip_member
 from router.dialects.dialect import Dialect
 from router.errors import GatewayError
+from router.fleet.ledger import Work
 from router.fleet.worker import Worker
 from router.turn.legs import Leg, PrefillLeg, ReplyLeg
 from router.turn.locate import Assumed
@@ -109,7 +110,9 @@ class Attempt:
         """Count the turn on its workers before a byte is sent: the next decision must see it."""
         placement = self.placement
         uncached = max(0, prompt_tokens - placement.decision.chosen.cut_tokens)
-        self.prefill_ledger.book_prefill(self._turn_id, uncached, self.dispatched_ms)
+        terms = placement.decision.chosen.terms
+        work = Work(uncached, terms.compute_ms, terms.transfer_ms)
+        self.prefill_ledger.book_prefill(self._turn_id, work, self.dispatched_ms)
         self.decode_ledger.book_decode(self._turn_id, prompt_tokens)
         placement.prefill.breaker.on_dispatch()
         if placement.disaggregated:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from costmodel.lesson import lesson
 from engine_adapters.base import ReplyFacts
 from router.body.strip import details
 from router.dialects.dialect import Dialect, split_blocks
@@ -15,7 +16,6 @@ from router.turn.turn import Turn
 _MIN_DECODE_TOKENS = 8  # fewer say little about the time between tokens
 _SLACK_TOKENS = 256  # prompts are estimated and engines cache whole pages
 _SLACK_SHARE = 0.1
-_QUEUE_SHARE = 0.2  # of TTFT: a turn that queued longer tells more of the queue's prediction than of prefill
 
 
 def read_facts(turn: Turn, attempt: Attempt) -> ReplyFacts | None:
@@ -109,12 +109,14 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
     ttft_ms = _since_dispatch(attempt)
     if ttft_ms is None or not turn.scanned.stream:
         return
-    terms, placement = attempt.placement.decision.chosen.terms, attempt.placement
-    if terms.queue_ms <= ttft_ms * _QUEUE_SHARE:
-        cached = facts.cached_tokens or 0
-        prefill_ms = ttft_ms - terms.queue_ms - terms.transfer_ms - terms.exposed_ms
-        placement.prefill.rates.observe_prefill(facts.prompt_tokens - cached, max(0.0, prefill_ms), cached, now_ms)
+    placement, cached = attempt.placement, facts.cached_tokens or 0
+    prefill, decode = placement.prefill.rates, placement.decode.rates
+    told = lesson(placement.decision.chosen.terms, ttft_ms, prefill.prefill(now_ms), facts.prompt_tokens, cached)
+    if told.prefill_ms is not None:
+        prefill.observe_prefill(facts.prompt_tokens - cached, told.prefill_ms, cached, now_ms)
+    else:
+        prefill.observe_wait(told)
     if facts.completion_tokens >= _MIN_DECODE_TOKENS:
         running = attempt.decode_ledger.inflight + 1
         decoding_ms = now_ms - attempt.dispatched_ms - ttft_ms
-        placement.decode.rates.observe_decode(running, decoding_ms / (facts.completion_tokens - 1), now_ms)
+        decode.observe_decode(running, decoding_ms / (facts.completion_tokens - 1), decoding_ms, now_ms)

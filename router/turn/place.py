@@ -73,8 +73,11 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
                 prefills.append(Prefill(key, residency, load, prefill_rates, pool.restore, turns))
             if role is not Role.PREFILL:
                 link = _NO_LINK if role is Role.UNIFIED else worker.transfer.link
-                decodes.append(Decode(key, load, decode_rates, link, residency.tokens, turns))
-    return Fleet(tuple(prefills), tuple(decodes), pool.config.hardware.kv_bytes_per_token, pool.disaggregated)
+                decodes.append(Decode(key, load, decode_rates, link, residency.tokens, turns, ledger.decoding_tokens))
+    kv_bytes, waits = pool.config.hardware.kv_bytes_per_token, pool.rates
+    return Fleet(
+        tuple(prefills), tuple(decodes), kv_bytes, pool.disaggregated, waits.queue_factor.value, waits.admit_factor.value
+    )
 
 
 def _candidates(pool: Pool, failed: AbstractSet[str], now_ms: float) -> list[Worker]:

@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 import msgspec
 import pytest
 
-from bench.simulate.bookings import Bookings
 from bench.simulate.clients import Rota
 from bench.simulate.cluster import Cluster, Engines, misjudge, parse_topology
 from bench.simulate.figures import Price, figures
@@ -219,25 +218,3 @@ def test_a_reply_of_one_token_ends_with_its_prefill() -> None:
     workload = Workload("one", 64, (SessionPlan("a", (ThreadPlan((call,)),)),))
     (turn,) = simulate(workload=workload, horizon_s=5).served
     assert turn.first_ms == turn.ended_ms
-
-
-def test_bookings_are_worked_off_by_time() -> None:
-    bookings = Bookings()
-    bookings.book(1, 100.0, 0.0)
-    bookings.book(2, 50.0, 20.0)
-    assert bookings.queued_ms(20.0) == 130.0
-    assert bookings.queued_ms(400.0) == 0.0, "what is late waits for something else"
-    bookings.settle(1, 90.0)
-    assert bookings.queued_ms(90.0) == 60.0
-    bookings.settle(2, 100.0)
-    bookings.settle(2, 110.0)
-    assert bookings.queued_ms(110.0) == 0.0
-
-
-def test_a_gateway_that_books_in_ms_predicts_a_burst_better() -> None:
-    def median_error(*, queue_in_ms: bool) -> float:
-        outcome = simulate(workload=fork(4, random.Random(1)), concurrency=1, queue_in_ms=queue_in_ms)
-        errors = sorted(abs(t.predicted_ttft_ms - t.ttft_ms) / t.ttft_ms for t in outcome.served if t.first_call)
-        return errors[len(errors) // 2]
-
-    assert median_error(queue_in_ms=True) < median_error(queue_in_ms=False)

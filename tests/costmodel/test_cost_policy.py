@@ -265,7 +265,7 @@ def test_turns_sent_since_the_last_report_take_decode_room_too() -> None:
     prefill = Prefill(WorkerKey("p0"), Residency(), Load(), PrefillRates(10.0, 0.02), {})
     fleet = Fleet((prefill,), decodes, 1000.0, disaggregated=True)
     chosen = CostPolicy(PolicyParams()).decide(Turn("t", 10_000, 100), fleet, 0.0, random.Random(1)).chosen
-    assert (chosen.decode.worker_id, chosen.terms.pressure_ms) == ("d1", 0.0)
+    assert (chosen.decode.worker_id, chosen.terms.admit_ms) == ("d1", 0.0)
     other = score_pair(Turn("t", 10_000, 100), prefill, decodes[0], fleet, CostParams())
-    # 120,000 + 10,100 - 90,000 tokens too many, of 100,000 that free within 100 x 10 ms.
-    assert other.terms.pressure_ms == pytest.approx(40_100 / 100_000 * 100 * 10)
+    # 120,000 + 10,100 - 90,000 tokens too many, of 90,000 that free within 100 x 10 ms.
+    assert other.terms.admit_ms == pytest.approx(40_100 / 90_000 * 100 * 10)

@@ -8,9 +8,9 @@ import pytest
 
 from costmodel.hardware import HardwarePrior
 from costmodel.terms import (
+    admit_ms,
     compute_ms,
     decode_ms,
-    decode_pressure_ms,
     exposed_ms,
     fetch_ms,
     itl_ms,
@@ -95,18 +95,26 @@ def test_decode_at_the_batch_it_joins() -> None:
 def test_decode_waits_for_a_slot() -> None:
     full = Load(running_requests=4, waiting_requests=1, max_running_requests=4)
     assert itl_ms(full, RATES) == pytest.approx(14), "the batch cannot grow beyond its slots"
-    assert decode_ms(full, RATES, 10) == pytest.approx(140 + 140 * 2 / 4)
+    assert admit_ms(full, RATES, 0, 10, 0.9) == pytest.approx(140 * 2 / 4)
+    assert admit_ms(full, DecodeRates(10.0, 1.0, lifetime_ms=1000.0), 0, 10, 0.9) == pytest.approx(1000 * 2 / 4)
+    assert decode_ms(full, RATES, 10) == pytest.approx(140)
     free = Load(running_requests=3, max_running_requests=4)
-    assert decode_ms(free, RATES, 10) == pytest.approx(140)
+    assert admit_ms(free, RATES, 0, 10, 0.9) == 0
+
+
+def test_decode_waits_for_room() -> None:
+    load = Load(kv_tokens_used=800, kv_tokens_capacity=1000)
+    assert admit_ms(load, RATES, 100, 10, 0.9) == 0
+    assert admit_ms(load, RATES, 300, 10, 0.9) == pytest.approx(200 / 900 * 10 * 11)
+    assert admit_ms(load, RATES, 300, 10, 0.0) == 0, "switched off"
+    assert admit_ms(Load(kv_tokens_used=800), RATES, 10**6, 10, 0.9) == 0, "capacity unknown"
 
 
 def test_pressure_is_for_the_overflow_only() -> None:
     load = Load(kv_tokens_used=800, kv_tokens_capacity=1000)
     assert prefill_pressure_ms(load, PrefillRates(1.0, 0.5), 100, 0.9) == 0
     assert prefill_pressure_ms(load, PrefillRates(1.0, 0.5), 300, 0.9) == pytest.approx(200 * 0.5)
-    assert decode_pressure_ms(load, RATES, 300, 10, 0.9) == pytest.approx(200 / 800 * 10 * 11)
-    assert decode_pressure_ms(load, RATES, 300, 10, 0.0) == 0, "switched off"
-    assert decode_pressure_ms(Load(kv_tokens_used=800), RATES, 10**6, 10, 0.9) == 0, "capacity unknown"
+    assert prefill_pressure_ms(Load(kv_tokens_used=800), PrefillRates(1.0, 0.5), 300, 0.9) == 0, "capacity unknown"
 
 
 def test_belief_halves_with_age() -> None:

@@ -3,28 +3,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_adapters.base import LoadReport
-from router.fleet.ledger import Ledger
+from router.fleet.ledger import Ledger, Work
 
 
 def test_two_turns_in_the_same_millisecond_see_each_other():
     ledger = Ledger()
-    ledger.book_prefill(1, 1000, 0)
+    ledger.book_prefill(1, Work(1000, 1000 / 10), 0)
     assert ledger.load(0, 0.1).queued_uncached_tokens == 1000
-    ledger.book_prefill(2, 500, 0)
+    ledger.book_prefill(2, Work(500, 500 / 10), 0)
     assert ledger.load(0, 0.1).queued_uncached_tokens == 1500
 
 
 def test_work_is_worked_off_at_the_measured_rate_but_never_beyond_the_head():
     ledger = Ledger()
-    ledger.book_prefill(1, 1000, 0)
-    ledger.book_prefill(2, 500, 0)
+    ledger.book_prefill(1, Work(1000, 1000 / 10), 0)
+    ledger.book_prefill(2, Work(500, 500 / 10), 0)
     assert ledger.load(50, 0.1).queued_uncached_tokens == 1000
     assert ledger.load(10_000, 0.1).queued_uncached_tokens == 500  # the head is done, the next not known to have begun
 
 
 def test_a_report_and_the_own_bookings_are_not_added_up():
     ledger = Ledger()
-    ledger.book_prefill(1, 1000, 0)
+    ledger.book_prefill(1, Work(1000, 1000 / 10), 0)
     ledger.reported(LoadReport(0, 2, 1, waiting_uncached_tokens=700, kv_tokens_used=10, kv_tokens_capacity=100), 5)
     load = ledger.load(5, 1e9)
     assert load.queued_uncached_tokens == pytest.approx(1000)
@@ -48,7 +48,7 @@ def test_nothing_is_left_when_everything_is_settled(steps):
     ledger = Ledger()
     for books, turn, tokens in steps:
         if books:
-            ledger.book_prefill(turn + 100 * len(steps), tokens, 0)
+            ledger.book_prefill(turn + 100 * len(steps), Work(tokens, tokens / 2), 0)
             ledger.book_decode(turn, 1)
         else:
             ledger.settle_prefill(turn + 100 * len(steps), 1)
@@ -59,3 +59,34 @@ def test_nothing_is_left_when_everything_is_settled(steps):
         ledger.settle_decode(turn)
     assert ledger.inflight == 0
     assert ledger.load(3, 0.5).queued_uncached_tokens == 0
+    assert ledger.load(3, 0.5).queued_ms == 0
+    assert ledger.decoding_tokens == 0
+
+
+def test_work_ahead_is_told_in_ms_as_it_was_predicted():
+    ledger = Ledger()
+    ledger.book_prefill(1, Work(1000, 100.0, transfer_ms=10.0), 0)
+    ledger.book_prefill(2, Work(10, 50.0), 20)
+    assert ledger.load(20, 0.1).queued_ms == 130
+    assert ledger.load(400, 0.1).queued_ms == 50, "the head is late; the next is not known to have begun"
+    ledger.settle_prefill(1, 120)
+    assert ledger.load(120, 0.1).queued_ms == 40, "it was computed while the first one's KV was sent"
+    ledger.settle_prefill(2, 150)
+    ledger.settle_prefill(2, 160)
+    assert ledger.load(160, 0.1).queued_ms == 0
+
+
+def test_a_report_of_more_work_counts_in_ms_too():
+    ledger = Ledger()
+    ledger.reported(LoadReport(0, 0, 1, waiting_uncached_tokens=9_000), 0)
+    assert ledger.load(400, 0.1).queued_ms == pytest.approx(500)
+
+
+def test_decoding_contexts_add_up():
+    ledger = Ledger()
+    ledger.book_decode(1, 700)
+    ledger.book_decode(2, 300)
+    assert ledger.decoding_tokens == 1000
+    ledger.settle_decode(1)
+    ledger.settle_decode(1)
+    assert ledger.decoding_tokens == 300

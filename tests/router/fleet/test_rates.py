@@ -27,9 +27,9 @@ def test_a_worker_that_is_slow_again_and_again_goes_by_its_own_rates():
 def test_a_worker_that_fell_silent_is_taken_for_one_of_its_pool_again():
     pool, slow, fast = pair()
     for now_ms in range(20):
-        slow.observe_decode(1, 100, now_ms)
+        slow.observe_decode(1, 100, 1000, now_ms)
     for now_ms in range(200_000, 200_100):
-        fast.observe_decode(1, 10, now_ms)
+        fast.observe_decode(1, 10, 100, now_ms)
     assert slow.decode(200_100) == pool.decode(200_100)
     assert slow.decode(30).itl_base_ms > 2 * fast.decode(200_100).itl_base_ms
 
