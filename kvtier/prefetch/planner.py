@@ -298,7 +298,7 @@ class Planner:
             target = view.target(watch.thread, None)
             if target is None or (to is not None and target.worker != to):
                 continue
-            layout = msgspec.structs.replace(lay_out(target, view), warm_tokens=0)
+            layout = lay_out(target, view)
             if layout.copies:
                 until = now_ms + window
                 self._open(watch.thread, trigger, layout, Odds(chance, 0.0), view, now_ms, until, until)

@@ -7,6 +7,7 @@ from random import Random
 import httpx
 
 from kvtier.prefetch.planner import Planner
+from kvtier.transport.links import LinkSettings, PeerLinks
 from kvtier.wire.messages import Peer
 from router.clock import Clock
 from router.config.tree import Config, HardwareConfig
@@ -17,6 +18,7 @@ from router.prefetch.executor import Executor
 from router.prefetch.fleet_view import FleetView
 from router.prefetch.links import LinkBook
 from router.prefetch.node_agents import LinkedAgents
+from router.prefetch.pool_nodes import PoolNodes
 from router.prefetch.prefetcher import Prefetcher
 from router.prefetch.subjects import Subjects
 from router.prefetch.warmer import Warmer
@@ -41,7 +43,9 @@ class Prefetch:
         peers = {peer.node: Peer(peer.node, peer.host, peer.port) for peer in config.agents}
         hardware = config.pools[0].hardware if config.pools else HardwareConfig()
         links = LinkBook(hardware.l3_link.as_link(), hardware.l4_link.as_link())
-        self.agents = LinkedAgents(peers)
+        self._links = PeerLinks(LinkSettings())
+        self.agents = LinkedAgents(peers, self._links)
+        self.nodes = PoolNodes(tuple(peers.values()), self._links, fleet, clock)
         self.subjects = Subjects(fleet, threads, extender)
         warmer = Warmer(fleet, self.subjects, http, aborter, Random(config.seed))
         view = FleetView(
@@ -62,11 +66,20 @@ class Prefetch:
             fleet,
             threads,
             clock,
+            self._look,
         )
 
     def start(self) -> None:
-        self.prefetcher.start()
+        """Switched off, nothing is followed: only what prefetch brings near may be counted on."""
+        if self.prefetcher.on:
+            self.nodes.start()
+            self.prefetcher.start()
 
     async def close(self) -> None:
         await self.prefetcher.close()
-        await self.agents.close()
+        await self.nodes.close()
+        await self._links.close()
+
+    def _look(self) -> None:
+        self.nodes.attach()
+        self._links.sweep()

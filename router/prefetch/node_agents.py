@@ -15,7 +15,7 @@ from kvtier.page.key import DIGEST_BYTES
 from kvtier.page.space import REPLICATED, PageSpace, Shard
 from kvtier.page.status import Status
 from kvtier.prefetch.events import FailReason
-from kvtier.transport.links import LinkSettings, PeerLinks
+from kvtier.transport.links import PeerLinks
 from kvtier.transport.peer_link import PeerLink, PeerRefused, PeerUnavailable
 from kvtier.wire import messages as wire
 from kvtier.wire.messages import Peer
@@ -81,11 +81,11 @@ class NodeAgents(Protocol):
 
 
 class LinkedAgents:
-    """Agents by node name, over the links that agents use among themselves. `close` must be awaited."""
+    """Agents by node name, over the links that agents use among themselves, which are the caller's."""
 
-    def __init__(self, peers: Mapping[str, Peer]) -> None:
+    def __init__(self, peers: Mapping[str, Peer], links: PeerLinks) -> None:
         self.peers = dict(peers)
-        self._links = PeerLinks(LinkSettings())
+        self._links = links
         self._spaces: dict[str, tuple[PageSpace, ...]] = {}
 
     async def stage(
@@ -131,9 +131,6 @@ class LinkedAgents:
     async def free_bytes(self, node: str) -> int:
         numbers = (await _ask(await self._to(node), wire.AskStats(), wire.Stats)).numbers
         return int(numbers.get("dram_bytes", 0.0) - numbers.get("dram_used_bytes", 0.0))
-
-    async def close(self) -> None:
-        await self._links.close()
 
     def _peer(self, node: str) -> Peer:
         if node not in self.peers:
@@ -183,12 +180,13 @@ def shards_of(whole: PageSpace) -> Iterator[PageSpace]:
 
 def _matching(spaces: tuple[PageSpace, ...], pages: Pages) -> list[PageSpace]:
     """By the model's name as engines tell it, a path's last part counting as the name."""
-    names = {name.rstrip("/").rpartition("/")[2] for name in pages.models}
-    return [
-        space
-        for space in spaces
-        if space.page_tokens == pages.page_tokens and space.model.rstrip("/").rpartition("/")[2] in names
-    ]
+    names = set(map(model_name, pages.models))
+    return [space for space in spaces if space.page_tokens == pages.page_tokens and model_name(space.model) in names]
+
+
+def model_name(model: str) -> str:
+    """A model's own name: engines may have been given a path, or an owner before it."""
+    return model.rstrip("/").rpartition("/")[2]
 
 
 async def _ask(link: PeerLink, request: wire.Request, kind: type[_Reply]) -> _Reply:

@@ -54,7 +54,10 @@ class Prefetcher:
         fleet: Fleet,
         threads: ThreadStore,
         clock: Clock,
+        look: Callable[[], None],
     ) -> None:
+        """`look` is called whenever workers and agents are looked at."""
+        self._look_too = look
         self.planner = planner
         self.executor = make_executor(self.tell)
         self.dropped = 0
@@ -78,8 +81,7 @@ class Prefetcher:
         return self.planner.params.mode is not Mode.OFF
 
     def start(self) -> None:
-        if self.on:
-            self._looking = asyncio.create_task(self._look(), name="prefetch look")
+        self._looking = asyncio.create_task(self._look(), name="prefetch look")
 
     async def close(self) -> None:
         if self._looking is not None:
@@ -185,6 +187,7 @@ class Prefetcher:
         while True:
             try:
                 self._look_at_workers()
+                self._look_too()
                 await self._look_at_agents()
             except Exception:  # noqa: BLE001  the root of this task
                 self.crashes += 1

@@ -15,7 +15,6 @@ from typing import Any
 import httpx
 import uvicorn
 
-from costmodel.values import Tier, WorkerKey
 from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.emulator.reply.plan import ReplyStyle
 from engine_adapters.emulator.server import EmulatorProtocol
@@ -25,8 +24,6 @@ from engine_adapters.emulator.worker.worker import Worker
 from engine_adapters.launch.ports import free_ports
 from kvtier.agent.agent import Agent
 from kvtier.hashing.sglang import Chain, event_id
-from kvtier.index.events import BlocksStored
-from kvtier.index.source_key import NodeKey
 from kvtier.page.key import page_keys
 from kvtier.page.space import PageSpace
 from router.app import build_app, build_routes
@@ -80,7 +77,7 @@ class Stage:
         return seen
 
     async def put(self, node: str, ids: Sequence[int]) -> bytes:
-        """Store the prompt's pages at a node's agent and tell the index; their digests, joined."""
+        """Store the prompt's pages at a node's agent, and wait until the index has heard of them; their digests, joined."""
         digests = digests_of(ids)
         count = len(digests) // 32
         client = client_of(self.agent_configs[node], SPACE)
@@ -88,11 +85,14 @@ class Stage:
         stored = await asyncio.to_thread(client.put, digests, memory.pages)
         assert all(stored)
         await asyncio.to_thread(client.close)
-        hashes = tuple(event_id(digests[at : at + 32]) for at in range(0, len(digests), 32))
-        blocks = self.gateway.fleet.pools["default"].blocks
-        blocks.apply(NodeKey(node), BlocksStored(hashes, None, Tier.L3, PAGE), self.gateway.clock())
-        blocks.set_trust(NodeKey(node), trusted=True)
+        hashes = [event_id(digests[at : at + 32]) for at in range(0, len(digests), 32)]
+        await until(lambda: node in self.sources(hashes), "index heard")
         return digests
+
+    def sources(self, hashes: Sequence[int]) -> set[str]:
+        """Nodes that hold some of these blocks for some worker."""
+        matches = self.gateway.fleet.pools["default"].blocks.match(hashes, 0.0)
+        return {run.source for match in matches.values() for run in match.runs}
 
     def leading(self, node: str, digests: bytes) -> int:
         """Pages in a node's DRAM."""
@@ -115,6 +115,8 @@ async def prefetch_stage(
     async with AsyncExitStack() as exits:
         configs = {node: config_of(folder, node, pool_mib=16) for node in nodes}
         agents = {node: await exits.enter_async_context(agent_here(config)) for node, config in configs.items()}
+        for agent in agents.values():
+            agent.store.meet(SPACE)  # as an engine that is attached would have done
         engines = [await exits.enter_async_context(_engine(params or _PARAMS)) for _ in nodes]
         pool = {
             "unified": [{"url": url, "name": f"u-{node}", "node": node} for (_, url), node in zip(engines, nodes, strict=True)],
@@ -138,8 +140,7 @@ async def prefetch_stage(
         await until(lambda: all(worker.info for worker in gateway.fleet.workers), "engines discovered")
         view = gateway.prefetch.prefetcher
         await until(lambda: all(view._links.node(node).up for node in nodes), "agents found")
-        for node in nodes:
-            gateway.fleet.pools["default"].blocks.attach(WorkerKey(f"u-{node}"), node)
+        await until(lambda: all(status.live for status in gateway.prefetch.nodes.status()), "agents followed")
         base = f"http://127.0.0.1:{server.port}"
         http = await exits.enter_async_context(httpx.AsyncClient(base_url=base, timeout=DEADLINE_S, trust_env=False))
         yield Stage(gateway, [worker for worker, _ in engines], http, agents, configs)

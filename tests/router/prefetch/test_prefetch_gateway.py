@@ -14,6 +14,9 @@ from prefetch_stage import EAGER, MODEL, PAGE, PAGE_BYTES, SPACE, Stage, digests
 
 from costmodel.values import Tier
 from engine_adapters.emulator.model.params import EngineParams
+from kvtier.hashing.sglang import event_id
+from kvtier.index.events import BlocksStored
+from kvtier.index.source_key import NodeKey
 from kvtier.prefetch.events import Trigger
 from router.clock import system_clock
 from router.config.tree import Config
@@ -66,6 +69,12 @@ async def test_pages_that_left_their_node_unheard_are_told_as_such(tmp_path: Pat
     """The index believes in pages that were evicted meanwhile."""
     async with prefetch_stage(tmp_path, prefetch={"warm": False}) as stage:
         await stage.put("b", IDS)
+        await stage.gateway.prefetch.nodes.close()
+        blocks = stage.gateway.fleet.pools["default"].blocks
+        names = digests_of(IDS)
+        hashes = tuple(event_id(names[at : at + 32]) for at in range(0, len(names), 32))
+        blocks.apply(NodeKey("b"), BlocksStored(hashes, None, Tier.L3, PAGE), 0.0)
+        blocks.set_trust(NodeKey("b"), trusted=True)
         stage.agents["b"].store.clear(stage.agents["b"].store.meet(SPACE))
         asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
         failed = await stage.until_state(asked["id"], "failed", "ready")
