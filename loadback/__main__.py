@@ -5,10 +5,12 @@ from __future__ import annotations
 import typer
 
 from bench.deltatok.cli import deltatok
+from bench.hip.cli import hip
 from bench.overhead.cli import overhead
 from bench.reach.cli import reach
 from bench.simulate.cli import sim_commands
 from bench.swarm.cli import swarm
+from bench.tiers.cli import tiers
 from loadback.agent_command import agent
 from loadback.demo_command import demo
 from loadback.doctor.command import doctor
@@ -55,7 +57,7 @@ def build() -> typer.Typer:
 def bench_commands() -> typer.Typer:
     """Experiments register here; each takes --json and then prints one JSON object as its last line."""
     bench = typer.Typer(help="Experiments: loads and measurements.", no_args_is_help=True, rich_markup_mode="rich")
-    for experiment in (overhead, swarm, deltatok, reach):
+    for experiment in (overhead, swarm, deltatok, reach, tiers, hip):
         bench.command()(experiment)
     return bench
 

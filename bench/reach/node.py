@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from engine_adapters.launch.environments import ROOT
+from engine_adapters.launch.ports import free_ports
 from engine_adapters.launch.process import EngineProcess, EngineStartError, start_process
 from kvtier.client.channel import AgentUnavailable, Channel
-from kvtier.wire.messages import AskStats, Stats
+from kvtier.wire.messages import AskStats, Peer, Stats
 
 _START_S = 20.0
 _POLL_S = 0.05
@@ -23,18 +24,22 @@ _ASK_S = 5.0
 class NodeAgent:
     """Owned by whoever made it: `kill` or `stop` must be awaited. `start` again is another life with the same SSD."""
 
-    def __init__(self, folder: Path, *, dram_bytes: int, ssd_bytes: int = 0, node: str = "reach") -> None:
+    def __init__(self, folder: Path, *, dram_bytes: int, ssd_bytes: int = 0, node: str = "reach", peers: bool = False) -> None:
         self._folder = folder
+        self.peer = Peer(node, "", 0)
         self.socket = folder / f"{node}.sock"
         self._file = folder / f"{node}.yaml"
         config: dict[str, Any] = {
             "node": node,
             "socket": str(self.socket),
-            "dram": {"bytes": dram_bytes, "slab_bytes": "2 MiB"},
+            "dram": {"bytes": dram_bytes, "slab_bytes": min(16 << 20, max(2 << 20, dram_bytes // 32))},
         }
         if ssd_bytes:
             directory = str(folder / "ssd")
             config["ssd"] = {"directory": directory, "bytes": ssd_bytes, "segment_bytes": max(4 << 20, ssd_bytes // 16)}
+        if peers:
+            config["listen"] = {"port": free_ports(1)[0]}
+            self.peer = Peer(node, "127.0.0.1", config["listen"]["port"])
         self._file.write_bytes(msgspec.yaml.encode(config))
         self._process: EngineProcess | None = None
 
@@ -51,6 +56,11 @@ class NodeAgent:
             else:
                 return
         raise EngineStartError(f"the agent did not start; see {self._folder / 'agent.log'}")
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "it was started"
+        return self._process.pid
 
     async def numbers(self) -> dict[str, float]:
         """Raises `AgentUnavailable`."""

@@ -18,6 +18,7 @@ _PARTS = (
     "kvtier/wire/frames.py",
     "kvtier/wire/messages.py",
     "kvtier/client/*.py",
+    "kvtier/copy/*.py",
     "engine_adapters/sglang_storage/__init__.py",
     "engine_adapters/sglang_storage/settings.py",
     "engine_adapters/sglang_storage/space.py",

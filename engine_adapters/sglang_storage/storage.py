@@ -16,7 +16,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage  # type: ignore[
 from engine_adapters.sglang_storage.host_pages import host_pages
 from engine_adapters.sglang_storage.settings import StorageConfigError, storage_settings
 from engine_adapters.sglang_storage.space import page_space
-from kvtier.client.copier import PortableCopier
+from kvtier.client.native_copier import best_copier
 from kvtier.client.page_client import PageClient
 from kvtier.page.key import join_digests
 
@@ -38,7 +38,7 @@ class LoadbackStorage(HiCacheStorage):  # type: ignore[misc,unused-ignore]
         """Raises `StorageConfigError`."""
         super().register_mem_pool_host(mem_pool_host)
         space = page_space(self._config, mem_pool_host, self._settings)
-        copier = PortableCopier(self._settings.copy_threads)
+        copier = best_copier(self._settings.copy_threads)
         self._client = PageClient(Path(self._settings.socket), space, copier, self._settings, self._settings.worker)
         log.info("KV pages of %s at the agent behind %s", space, self._settings.socket)
 

@@ -7,12 +7,15 @@ the interpreter's lock, so that threads help from some 16 KiB on. This is the po
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kvtier.client.memory import SharedMemory
 from kvtier.page.checksum import page_checksum, parts_checksum
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _MIN_BYTES_A_THREAD = 256 << 10
 
@@ -36,13 +39,17 @@ class StoredPage(NamedTuple):
 
 
 class Copier(Protocol):
+    """For several threads at once. Both raise ValueError for what does not lie in shared memory."""
+
     def put(self, memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
-        """Copy into shared memory; checksums of what lies there then."""
+        """Copy into shared memory; checksums of what was to be copied."""
         ...
 
     def get(self, memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
         """Copy into the engine; checksums of what lies there then."""
         ...
+
+    def close(self) -> None: ...
 
 
 class PortableCopier:
@@ -63,14 +70,30 @@ class PortableCopier:
             self._pool.shutdown()
 
     def _spread(self, copy: _Copy, memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
-        shares = min(self._threads, len(pages), sum(page.length for page in pages) // _MIN_BYTES_A_THREAD)
-        if self._pool is None or shares < 2:
+        parts = spread(pages, self._threads)
+        if self._pool is None or len(parts) < 2:
             return copy(memory, pages)
-        size = -(-len(pages) // shares)
-        parts = [pages[start : start + size] for start in range(0, len(pages), size)]
         others = [self._pool.submit(copy, memory, part) for part in parts[1:]]
-        first = copy(memory, parts[0])
-        return first + [checksum for other in others for checksum in other.result()]
+        return copy(memory, parts[0]) + [checksum for other in others for checksum in other.result()]
+
+
+def spread(pages: Sequence[StoredPage], threads: int) -> list[Sequence[StoredPage]]:
+    """Neighbouring pages for each of up to `threads`, no more than are worth it."""
+    shares = max(1, min(threads, len(pages), sum(page.length for page in pages) // _MIN_BYTES_A_THREAD))
+    size = -(-len(pages) // shares)
+    return [pages[start : start + size] for start in range(0, len(pages), size)] if pages else []
+
+
+def grouped(pages: Sequence[StoredPage], max_bytes: int) -> Iterator[Sequence[StoredPage]]:
+    """Neighbouring pages of up to `max_bytes` together, at least one."""
+    start = size = 0
+    for end, page in enumerate(pages):
+        if end > start and size + page.length > max_bytes:
+            yield pages[start:end]
+            start, size = end, 0
+        size += page.length
+    if start < len(pages):
+        yield pages[start:]
 
 
 class _Copy(Protocol):
@@ -97,9 +120,10 @@ def _get(memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
         for piece in page.pieces:
             ctypes.memmove(piece.address, source, piece.length)
             source += piece.length
-        checksums.append(parts_checksum(map(_view, page.pieces)))
+        checksums.append(parts_checksum(map(bytes_at, page.pieces)))
     return checksums
 
 
-def _view(piece: Piece) -> memoryview:
-    return memoryview((ctypes.c_char * piece.length).from_address(piece.address)).cast("B")
+def bytes_at(piece: Piece) -> Buffer:
+    """The piece itself, not a copy."""
+    return (ctypes.c_char * piece.length).from_address(piece.address)

@@ -18,6 +18,7 @@ import msgspec
 from kvtier.client.channel import AgentRefused, AgentUnavailable
 from kvtier.client.copier import Copier, Piece, StoredPage
 from kvtier.client.meetings import Meeting, Meetings
+from kvtier.client.memory import SharedMemory
 from kvtier.page.checksum import CHECKSUM_BYTES
 from kvtier.page.key import DIGEST_BYTES
 from kvtier.page.space import PageSpace
@@ -69,7 +70,7 @@ class ClientCounters(msgspec.Struct):
 
 
 class PageClient:
-    """Pages of one space. `digests` are joined, DIGEST_BYTES each. For several threads."""
+    """Pages of one space. `digests` are joined, DIGEST_BYTES each. For several threads; owns its `copier`."""
 
     def __init__(
         self,
@@ -116,8 +117,15 @@ class PageClient:
         """Forget all pages of the space; whether the agent did."""
         return self._with_agent(lambda call: call.ask(Clear(call.space), Done), self._settings.put_s)
 
+    def warm(self, deadline_s: float) -> bool:
+        """Meet the agent and wait until its memory is mapped here; whether it is."""
+        memories: list[SharedMemory] = []
+        self._with_agent(lambda call: memories.append(call.memory), deadline_s)
+        return all(memory.populated.wait(deadline_s) for memory in memories) and bool(memories)
+
     def close(self) -> None:
         self._meetings.close()
+        self._copier.close()
 
     def _get(self, call: _Call, digests: bytes, pages: Sequence[Sequence[Piece]], whole: list[bool]) -> None:
         acquired = call.ask(Acquire(call.space, digests, 1000 * self._settings.lease_s, 500 * call.left_s), Acquired)

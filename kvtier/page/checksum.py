@@ -7,18 +7,22 @@ CRC-32 of zlib does 3 GB/s. It finds flips and torn copies, it does not resist f
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import xxhash
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 CHECKSUM_BYTES = 16
 
 
-def page_checksum(data: bytes | memoryview) -> bytes:
+def page_checksum(data: Buffer) -> bytes:
     """CHECKSUM_BYTES over one contiguous page."""
     return xxhash.xxh3_128_digest(data)
 
 
-def parts_checksum(parts: Iterable[bytes | memoryview]) -> bytes:
+def parts_checksum(parts: Iterable[Buffer]) -> bytes:
     """The same over a page that lies in several pieces."""
     state = xxhash.xxh3_128()
     for part in parts:

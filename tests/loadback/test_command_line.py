@@ -21,6 +21,7 @@ COMMANDS = [
     ("bench", "swarm"),
     ("bench", "overhead"),
     ("bench", "reach"),
+    ("bench", "tiers"),
     ("bench", "deltatok"),
 ]
 GOOD = "pools:\n  - unified: [{url: 'http://127.0.0.1:1', name: u0}]\n"

@@ -1,0 +1,42 @@
+"""What a batch of a thousand pages costs an agent in CPU when no byte has to move: look, lease, release."""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+from kvtier.client.channel import Channel
+from kvtier.page.space import PageSpace
+from kvtier.wire.messages import Acquire, Acquired, Attach, Attached, Commit, Look, Release, Reserve, Reserved
+
+_PAGES = 1000
+_PAGE_BYTES = 4096
+_BATCHES = 50
+_DEADLINE_S = 10.0
+
+
+def control_cpu_ms(socket: Path, pid: int) -> float:
+    """CPU time of process `pid`, the agent, a batch."""
+    channel = Channel(socket, _DEADLINE_S)
+    try:
+        attached = channel.ask(Attach(PageSpace("control", "bytes", "flat", 16)), _DEADLINE_S)
+        assert isinstance(attached, Attached)
+        digests = b"".join(sha256(f"control/{page}".encode()).digest() for page in range(_PAGES))
+        reserved = channel.ask(Reserve(attached.space, digests, [_PAGE_BYTES] * _PAGES), _DEADLINE_S)
+        assert isinstance(reserved, Reserved)
+        channel.ask(Commit(reserved.writes, b"c" * 16 * len(reserved.writes)), _DEADLINE_S)
+        before_ms = _cpu_ms(pid)
+        for _ in range(_BATCHES):
+            channel.ask(Look(attached.space, digests), _DEADLINE_S)
+            acquired = channel.ask(Acquire(attached.space, digests, 1000), _DEADLINE_S)
+            assert isinstance(acquired, Acquired)
+            channel.ask(Release(acquired.lease), _DEADLINE_S)
+        return (_cpu_ms(pid) - before_ms) / _BATCHES
+    finally:
+        channel.close()
+
+
+def _cpu_ms(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,46 @@
+"""`bench tiers`: the agreed JSON, and parts that really measure (small)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from bench.tiers.buffers import Buffer
+from bench.tiers.cli import as_json
+from bench.tiers.experiment import Outcome, Parts, run_experiment
+from bench.tiers.local import LocalRatios
+from bench.tiers.loopback import LoopbackRatio
+from bench.tiers.ssd import SsdRatio
+
+
+def test_the_json_has_the_agreed_shape() -> None:
+    local = {65_536: LocalRatios(0.9, 0.8, 0.7, 0.6, 30.0)}
+    outcome = Outcome(True, "plain", local, local, LoopbackRatio(0.9, 4.0), SsdRatio(0.95, 2.0), 0.8, 74.0, 3.0)
+    shown = as_json(outcome)
+    assert shown["local_ratio"] == {"65536": 0.8}
+    assert (shown["loopback_ratio"], shown["ssd_ratio"]) == (0.9, 0.95)
+    assert (shown["match_ms"], shown["index_mb_per_million"]) == (0.8, 74.0)
+
+
+def test_what_was_not_measured_is_absent() -> None:
+    assert as_json(Outcome(False)) == {}
+
+
+def test_pages_of_a_buffer_do_not_overlap() -> None:
+    buffer = Buffer(1 << 20)
+    pieces = sorted(piece for page in buffer.pages(65_536) for piece in page)
+    assert sum(piece.length for piece in pieces) == 1 << 20
+    assert all(before.address + before.length <= after.address for before, after in pairwise(pieces))
+    buffer.mark(65_536, seed=2)
+    assert len({bytes(buffer.view[page * 32_768 : page * 32_768 + 16]) for page in range(16)}) == 16
+
+
+@pytest.mark.slow
+def test_every_part_with_an_agent_measures_something(tmp_path: Path) -> None:
+    outcome = run_experiment(tmp_path, [Parts.LOCAL, Parts.LOOPBACK, Parts.CONTROL], 1, lambda text: None)
+    assert set(outcome.local) == set(outcome.portable) == {65_536, 262_144, 1_048_576, 2_097_152}
+    assert outcome.loopback is not None
+    assert outcome.loopback.ratio > 0
+    assert (outcome.control_cpu_ms or 0) > 0
