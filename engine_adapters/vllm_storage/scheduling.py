@@ -12,6 +12,8 @@ from typing import Protocol
 from engine_adapters.vllm_storage.orders import LoadBlocks, Orders, SaveBlocks
 from kvtier.page.key import DIGEST_BYTES
 
+_MAX_LOADS = 2  # of one request: a load that failed is asked for again, which must end
+
 Look = Callable[[bytes], int]
 """Pages of the leading run that every rank could have; 0 where that is not known in time."""
 
@@ -26,10 +28,11 @@ class Request(Protocol):
 
 @dataclass(slots=True)
 class _Tracked:
-    """`done` blocks of a request are stored, or were ordered to be."""
+    """`done` blocks of a request are stored, or were ordered to be; `loads` were ordered so far."""
 
     hashes: Sequence[bytes]
     done: int
+    loads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class Scheduling:
         wanted = request.block_hashes[: (request.num_tokens - 1) // self._block_tokens]
         leading = self._run(wanted, 0)
         restorable = leading - computed if leading > computed else self._run(wanted, computed)
+        if self._loads_of(request.request_id) >= _MAX_LOADS:
+            restorable = 0
         self._found[request.request_id] = _Found(leading, computed, restorable)
         return restorable * self._block_tokens
 
@@ -73,8 +78,9 @@ class Scheduling:
         if restored:
             digests = b"".join(request.block_hashes[found.computed : end])
             self._loads.append(LoadBlocks(request.request_id, digests, tuple(block_ids[found.computed : end])))
+        loads = self._loads_of(request.request_id) + bool(restored)
         # blocks that vLLM still has and the agent has lost are stored once more
-        self._tracked[request.request_id] = _Tracked(request.block_hashes, min(found.leading, end))
+        self._tracked[request.request_id] = _Tracked(request.block_hashes, min(found.leading, end), loads)
 
     def orders(
         self, scheduled: Mapping[str, tuple[int, int]], block_ids: Callable[[str], Sequence[int]], finished: set[str]
@@ -102,6 +108,10 @@ class Scheduling:
         if end <= start:
             return None
         return SaveBlocks(b"".join(tracked.hashes[start:end]), tuple(block_ids(request)[start:end]), start)
+
+    def _loads_of(self, request: str) -> int:
+        tracked = self._tracked.get(request)
+        return tracked.loads if tracked is not None else 0
 
     def _run(self, hashes: Sequence[bytes], start: int) -> int:
         """Leading run of `hashes` from `start` on."""

@@ -28,6 +28,8 @@ async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPa
 
 
 def prompts(count: int, tokens: int, seed: int) -> list[list[int]]:
+    """Replies of 24 tokens fill no further block behind them, so that what will be stored is known."""
+    assert tokens % BLOCK_TOKENS + 24 < BLOCK_TOKENS
     rng = Random(seed)
     return [[rng.randrange(300, VOCABULARY) for _ in range(tokens)] for _ in range(count)]
 
@@ -38,11 +40,11 @@ def restorable(tokens: int) -> int:
 
 async def test_prompts_travel_between_servers(pair: VllmPair) -> None:
     """Several at once, and longer than what one step computes (2048 tokens)."""
-    for tokens, count in ((700, 8), (1280, 1), (3000, 2)):
+    for tokens, count in ((709, 8), (1280, 1), (3013, 2)):
         wanted = prompts(count, tokens, seed=tokens)
         before = await pair.numbers()
         first = await asyncio.gather(*(pair.ask(0, prompt) for prompt in wanted))
-        await pair.stored(count * tokens, before)
+        await pair.stored(count * (tokens // BLOCK_TOKENS), before)
         second = await asyncio.gather(*(pair.ask(1, prompt) for prompt in wanted))
         assert [told.cached_tokens for told in first] == [0] * count
         assert [told.cached_tokens for told in second] == [restorable(tokens)] * count
@@ -54,19 +56,19 @@ async def test_a_prompt_goes_on_where_the_other_server_left_it(pair: VllmPair) -
     (prompt, more) = prompts(2, 640, seed=7)
     before = await pair.numbers()
     await pair.ask(0, prompt)
-    await pair.stored(640, before)
+    await pair.stored(20, before)
     told = await pair.ask(1, prompt + more)
     assert told.cached_tokens == 640
-    await pair.stored(1280, before)
+    await pair.stored(40, before)
     again = await pair.ask(0, prompt + more)
     assert (again.cached_tokens, again.text) == (restorable(1280), told.text)
 
 
 async def test_flipped_bits_are_computed_anew(pair: VllmPair) -> None:
-    (prompt,) = prompts(1, 900, seed=8)
+    (prompt,) = prompts(1, 901, seed=8)
     before = await pair.numbers()
     first = await pair.ask(0, prompt)
-    await pair.stored(900, before)
+    await pair.stored(28, before)
     await asyncio.to_thread(pair.agent.flip_bits, Random(9))
     second = await pair.ask(1, prompt)
     assert (second.text, second.cached_tokens) == (first.text, 0)
@@ -74,10 +76,10 @@ async def test_flipped_bits_are_computed_anew(pair: VllmPair) -> None:
 
 
 async def test_servers_go_on_without_their_agent_and_find_it_again(pair: VllmPair) -> None:
-    stored, fresh, later = prompts(3, 600, seed=10)
+    stored, fresh, later = prompts(3, 613, seed=10)
     before = await pair.numbers()
     first = await pair.ask(0, stored)
-    await pair.stored(600, before)
+    await pair.stored(19, before)
     await asyncio.to_thread(pair.agent.kill)
     try:
         assert (await pair.ask(1, stored)).text == first.text
@@ -86,16 +88,16 @@ async def test_servers_go_on_without_their_agent_and_find_it_again(pair: VllmPai
         await asyncio.to_thread(pair.agent.start)
     await asyncio.sleep(1.5)  # an agent that failed is left alone for a second
     told = await pair.ask(0, later)
-    await pair.stored(600, dict.fromkeys(before, 0.0))
+    await pair.stored(19, dict.fromkeys(before, 0.0))
     again = await pair.ask(1, later)
-    assert (again.text, again.cached_tokens) == (told.text, restorable(600))
+    assert (again.text, again.cached_tokens) == (told.text, restorable(613))
 
 
 async def test_a_frozen_agent_holds_up_nobody(pair: VllmPair) -> None:
-    stored, fresh = prompts(2, 600, seed=11)
+    stored, fresh = prompts(2, 613, seed=11)
     before = await pair.numbers()
     first = await pair.ask(0, stored)
-    await pair.stored(600, before)
+    await pair.stored(19, before)
     pair.agent.freeze()
     try:
         assert (await pair.ask(1, stored)).text == first.text
@@ -104,10 +106,11 @@ async def test_a_frozen_agent_holds_up_nobody(pair: VllmPair) -> None:
         pair.agent.thaw()
 
 
-def test_blocks_and_threads_in_the_engines_own_environment(tmp_path: Path) -> None:
+async def test_blocks_and_threads_in_the_engines_own_environment(tmp_path: Path) -> None:
     """torch is not in ours: what `vllm_blocks.py` asserts is asserted there."""
     plugin = write_plugin(tmp_path / "plugin.zip")
     script = Path(__file__).with_name("vllm_blocks.py")
     command = ["env", "-u", "PYTHONPATH", f"PYTHONPATH={plugin}", str(engine_bin("vllm") / "python"), "-P", str(script)]
-    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    command += [str(tmp_path)]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr

@@ -32,6 +32,7 @@ BLOCK_BYTES = 32_768  # 2 layers, keys and values, 2 heads of 64, bfloat16
 BLOCKS = 512  # of each server's own
 POOL_BYTES = 128 << 20
 DEADLINE_S = 60.0
+PATIENT = {"connect_s": 3, "look_s": 3, "get_s": 5, "put_s": 5, "retry_s": 0.5}  # the machine may be busy
 
 
 class HostAgent:
@@ -113,10 +114,10 @@ class VllmPair:
         cached = (usage["prompt_tokens_details"] or {}).get("cached_tokens") or 0
         return Told(said["choices"][0]["text"], usage["prompt_tokens"], cached)
 
-    async def stored(self, prompt_tokens: int, before: dict[str, float]) -> None:
-        """Every full block of a prompt that came after `before` is at the agent: saving is not waited for by the engine."""
+    async def stored(self, blocks: int, before: dict[str, float]) -> None:
+        """So many more than `before` are at the agent: the engine waits for none of them."""
         async with asyncio.timeout(DEADLINE_S):
-            while (await self.numbers())["stored"] < before["stored"] + prompt_tokens // BLOCK_TOKENS:
+            while (await self.numbers())["stored"] < before["stored"] + blocks:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.05)
 
     async def numbers(self) -> dict[str, float]:
@@ -127,7 +128,7 @@ class VllmPair:
 async def vllm_pair(model_dir: Path, folder: Path) -> AsyncIterator[VllmPair]:
     agent = HostAgent(folder)
     plugin = write_plugin(folder / "plugin.zip")
-    flags = (*connector_flags(str(agent.socket)), "--num-gpu-blocks-override", str(BLOCKS))
+    flags = (*connector_flags(str(agent.socket), **PATIENT), "--num-gpu-blocks-override", str(BLOCKS))
     processes = []
     try:
         await asyncio.to_thread(agent.start)

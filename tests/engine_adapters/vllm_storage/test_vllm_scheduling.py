@@ -132,6 +132,19 @@ def test_a_preempted_request_begins_anew() -> None:
     assert step(scheduling, 8, 0).loads == [LoadBlocks("r", digests(0, 1), (100, 101))]
 
 
+def test_loads_that_fail_again_and_again_end_in_computing() -> None:
+    """vLLM asks anew after each; the scheduler's agent may say yes while a worker's says nothing."""
+    scheduling = Scheduling(FakeAgent(range(4)).look, BLOCK)
+    request = FakeRequest(18)
+    for _ in range(2):
+        assert scheduling.matched_tokens(request, 0) == 16
+        scheduling.allocated(request, blocks_of("r"), 16)
+        assert len(step(scheduling, 16, 0).loads) == 1
+    assert scheduling.matched_tokens(request, 0) == 0
+    scheduling.allocated(request, blocks_of("r"), 0)
+    assert step(scheduling, 0, 18) == Orders([], [SaveBlocks(digests(0, 1, 2, 3), (100, 101, 102, 103), 0)])
+
+
 def test_finished_requests_are_forgotten() -> None:
     scheduling = Scheduling(FakeAgent().look, BLOCK)
     request = FakeRequest(10)
