@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,9 @@ def deltatok(
     new_tokens: Annotated[int, typer.Option(min=1, max=100_000, help="Tokens that a turn adds, about.")] = 700,
     turns: Annotated[int, typer.Option(min=1, max=1000, help="Turns of each length; the median counts.")] = 21,
     fast: Annotated[bool, typer.Option("--fast", help="With fastokens, if it is installed and exact.")] = False,
+    more: Annotated[
+        bool, typer.Option("--more", help="Also other protocols, memory, and how long an event loop waits, at 100k tokens.")
+    ] = False,
     as_json_line: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
 ) -> None:
     """Measure the CPU time of a turn's delta, beside tokenising the whole prompt, on one core. Takes half a minute.
@@ -33,23 +37,35 @@ def deltatok(
 
       loadback bench deltatok --json
 
+      loadback bench deltatok --contexts 100000 --more
+
       loadback bench deltatok --model-dir /models/qwen3 --contexts 100000 --turns 101
     """
     try:
-        outcome = run_experiment(model_dir, _lengths(contexts), new_tokens, turns, _tell, fast=fast)
+        outcome = run_experiment(model_dir, _lengths(contexts), new_tokens, turns, _tell, fast=fast, more=more)
     except (ValueError, WrongPrompt) as error:
         _tell(str(error))
         raise typer.Exit(1) from error
-    Console().print(_table(outcome))
+    console = Console()
+    console.print(_table(outcome))
+    for title, found in (("One more turn, by protocol", outcome.dialects), ("Memory", outcome.memory), ("Loop", outcome.loop)):
+        if found:
+            console.print(_plain_table(title, found))
     if as_json_line:
         print(json.dumps(as_json(outcome)), flush=True)
 
 
 def as_json(outcome: Outcome) -> dict[str, object]:
-    """`{"rows": [...], "chain_200k_ms": ..., "slope_ms_per_100k": ...}`"""
-    rows = [{name: round(value, _DECIMALS) for name, value in msgspec.structs.asdict(row).items()} for row in outcome.rows]
+    """`{"rows": [...], "chain_200k_ms": ..., "slope_ms_per_100k": ...}`, and what `--more` adds."""
+    rows = [_rounded(row) for row in outcome.rows]
+    further = {
+        name: [_rounded(row) for row in found]
+        for name, found in (("dialects", outcome.dialects), ("memory", outcome.memory), ("loop", outcome.loop))
+        if found
+    }
     return {
         "rows": rows,
+        **further,
         "chain_200k_ms": round(outcome.chain_200k_ms, _DECIMALS),
         "slope_ms_per_100k": round(outcome.slope_ms_per_100k, _DECIMALS),
     }
@@ -64,6 +80,18 @@ def _table(outcome: Outcome) -> Table:
         f"slope {outcome.slope_ms_per_100k:.3f} ms per 100,000 tokens; hashing 200,000 tokens {outcome.chain_200k_ms:.1f} ms"
     )
     return table
+
+
+def _plain_table(title: str, rows: Sequence[msgspec.Struct]) -> Table:
+    table = Table(*rows[0].__struct_fields__, title=title)
+    for row in rows:
+        table.add_row(*map(str, _rounded(row).values()))
+    return table
+
+
+def _rounded(row: msgspec.Struct) -> dict[str, object]:
+    values = msgspec.structs.asdict(row)
+    return {name: round(value, _DECIMALS) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _lengths(words: str) -> list[int]:

@@ -17,6 +17,9 @@ from typing import TypeVar
 
 import msgspec
 
+from bench.deltatok.dialects import DialectRow, measure_dialects
+from bench.deltatok.loop import LoopRow, measure_loop
+from bench.deltatok.memory import MemoryRow, measure_memory
 from bench.deltatok.talk import Talk, library_text
 from engine_adapters.prompt.model import PromptModel
 from engine_adapters.prompt.sglang_chat import SglangProfile
@@ -29,6 +32,8 @@ Tell = Callable[[str], None]
 PAGE_TOKENS = 64
 _LIBRARY_CHARS = 8_000_000
 _CONTEXT_CHARS = 4_000_000
+_MORE_CHARS = 310_000  # some 100,000 tokens
+_LOOP_S = 3.0
 _TURN_CHARS = 2_400
 _CHAIN_TOKENS = 200_000
 _REPEATS = 5
@@ -53,15 +58,26 @@ class Outcome(msgspec.Struct, frozen=True):
     rows: list[Row]
     chain_200k_ms: float
     slope_ms_per_100k: float  # of delta_cpu_ms over context
+    dialects: list[DialectRow] = []
+    memory: list[MemoryRow] = []
+    loop: list[LoopRow] = []
 
 
 def run_experiment(
-    folder: Path, contexts: Sequence[int], new_tokens: int, turns: int, tell: Tell, *, fast: bool = False
+    folder: Path, contexts: Sequence[int], new_tokens: int, turns: int, tell: Tell, *, fast: bool = False, more: bool = False
 ) -> Outcome:
-    """Raises ValueError for a folder that is no model's, WrongPrompt when a result is not right."""
+    """Raises ValueError for a folder that is no model's, WrongPrompt when a result is not right.
+
+    `more`: also the other protocols, memory and the event loop's waiting; the last on all cores.
+    """
     model = PromptModel.open(folder, SglangProfile(), fast=fast)
     with _one_core():
-        return _run(model, contexts, new_tokens, turns, tell)
+        outcome = _run(model, contexts, new_tokens, turns, tell)
+        if not more:
+            return outcome
+        dialects, memory = measure_dialects(model, _MORE_CHARS, turns), measure_memory(model, _MORE_CHARS)
+    loop = measure_loop(model, _MORE_CHARS, _LOOP_S)
+    return msgspec.structs.replace(outcome, dialects=dialects, memory=memory, loop=loop)
 
 
 def _run(model: PromptModel, contexts: Sequence[int], new_tokens: int, turns: int, tell: Tell) -> Outcome:
