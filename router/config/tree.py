@@ -244,7 +244,7 @@ class PollConfig(Section):
 class ThreadsConfig(Section):
     """Bounds of what is remembered of conversations, and when a thread counts as resumed (first call again)."""
 
-    max_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
+    max_bytes: Annotated[int, Field(gt=0)] = 256 * 1024 * 1024
     memo_checkpoints: Annotated[int, Field(gt=0)] = 131_072  # 16 KiB pieces of bodies that need not be parsed again
     resume_gap_s: Seconds = 60.0
 
