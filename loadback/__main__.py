@@ -7,6 +7,7 @@ import typer
 from bench.deltatok.cli import deltatok
 from bench.hip.cli import hip
 from bench.overhead.cli import overhead
+from bench.prefetch.cli import prefetch
 from bench.reach.cli import reach
 from bench.simulate.cli import sim_commands
 from bench.swarm.cli import swarm
@@ -57,7 +58,7 @@ def build() -> typer.Typer:
 def bench_commands() -> typer.Typer:
     """Experiments register here; each takes --json and then prints one JSON object as its last line."""
     bench = typer.Typer(help="Experiments: loads and measurements.", no_args_is_help=True, rich_markup_mode="rich")
-    for experiment in (overhead, swarm, deltatok, reach, tiers, hip):
+    for experiment in (overhead, swarm, deltatok, reach, prefetch, tiers, hip):
         bench.command()(experiment)
     return bench
 

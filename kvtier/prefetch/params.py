@@ -40,6 +40,7 @@ class PrefetchParams(msgspec.Struct, frozen=True, kw_only=True):
     node_inflight_bytes: int = 1024 * _MIB  # in and out
     node_held_bytes: int = 64 << 30  # staged or on its way, and not yet used
     warm_window_tokens: int = 32_768  # of one `Warm`: a burst to the device is parted, so that a running prefill is not stalled
+    warm_device_share: float = 0.5  # of a worker's L1 for what was warmed and not yet used: more would push itself out
     retry_ms: float = 20.0  # until a budget or a link that was full is looked at again
 
     # bounds

@@ -48,6 +48,7 @@ class Target(msgspec.Struct, frozen=True):
     queue_ms: float = 0.0  # before a turn that is sent now would begin
     waiting_turns: int = 0  # that a shorter prefill would let through earlier
     warmable: bool = False  # the worker restores for a warm request
+    device_tokens: int = 0  # that its L1 holds; 0 = unknown
     reads_remote: bool = False  # its engine restores from other nodes and from SSD by itself, not from its node's L3 alone
     cut_rule: CutRule = CutRule.ENGINE  # both as in `CostParams`
     overlap_rho: float = 1.0

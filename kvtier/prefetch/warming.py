@@ -68,7 +68,7 @@ class Warming:
         if layout is None or not layout.warm_tokens:  # all of it is in L1, or the worker is gone
             job.warm_at_ms = None
             return
-        if layout.target.queue_ms > params.warm_max_queue_ms:
+        if layout.target.queue_ms > params.warm_max_queue_ms or not self._fits(job, layout.target.device_tokens):
             job.warm_at_ms = now_ms + _BEHIND_RETRIES * params.retry_ms
             return
         busy.add(job.worker)
@@ -76,6 +76,13 @@ class Warming:
         size = int((end - job.warmed_tokens) * job.bytes_per_token)
         job.warm_move = self._board.new_move(job)
         self._board.moves.append(Warm(job.warm_move, job.id, job.subject, job.worker, end, size, job.expires_ms))
+
+    def _fits(self, job: Job, device_tokens: int) -> bool:
+        """Whether the worker's L1 has room for it beside what others were warmed to."""
+        warmed = sum(
+            other.warmed_tokens for other in self._board.active.values() if other.worker == job.worker and other is not job
+        )
+        return device_tokens <= 0 or warmed + job.warm_tokens <= self._board.params.warm_device_share * device_tokens
 
     def _window_end(self, job: Job) -> int:
         return min(job.warmed_tokens + self._board.params.warm_window_tokens, job.warm_tokens)

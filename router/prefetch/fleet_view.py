@@ -102,6 +102,7 @@ class FleetView:
             page_tokens=prompt.block_tokens,
             queue_ms=queue_ms(prefill.load, prefill.rates),
             waiting_turns=prefill.load.waiting_requests,
+            device_tokens=worker.info.kv_tokens_capacity if worker.info is not None else 0,
             warmable=self._warm and prompt.ids_known and _warmable(pool, worker),
         )
 

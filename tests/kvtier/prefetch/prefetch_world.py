@@ -33,6 +33,7 @@ class World:
     waiting_turns: int = 0
     warmable: bool = False
     change: int = 0
+    device_tokens: int = 0
     asked: int = 0  # how often `target` was asked
 
     def remote(self, subject: str, tokens: int, node: str = "n2", *, to: str = "1", tier: Tier = Tier.L3) -> None:
@@ -58,6 +59,7 @@ class World:
             queue_ms=self.queue_ms.get(number, 0.0),
             waiting_turns=self.waiting_turns,
             warmable=self.warmable,
+            device_tokens=self.device_tokens,
         )
 
     def link(self, path: Path) -> LinkState:

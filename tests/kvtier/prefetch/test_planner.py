@@ -330,6 +330,25 @@ def test_warm_requests_go_in_windows_and_not_to_a_busy_engine() -> None:
     assert run.planner.tallies[Trigger.EXPLICIT].warmed_bytes == 1_600_000
 
 
+def test_what_was_warmed_is_not_pushed_out_by_the_next() -> None:
+    world = World(warmable=True, device_tokens=4_000)
+    run = drive(world)
+    for name in ("first", "second"):
+        world.remote(name, TOKENS)
+        run.tell(ev.Asked(run.planner.new_job(), name, deadline_ms=60_000.0))
+        run.now_ms += 1_000
+        arrive(run)
+        run.tell(ev.Tick())
+        for move in list(run.warms):
+            run.tell(ev.MoveEnded(move, run.warms.pop(move).size_bytes))
+    assert {job.subject: job.warmed_tokens for job in run.planner.board.active.values()} == {"first": 1_600, "second": 0}
+    run.tell(ev.Sent("first", W1))
+    run.tell(ev.Served("first", W1))
+    run.now_ms = run.planner.next_ms or 0.0
+    run.tell(ev.Tick())
+    assert [warm.subject for warm in run.warms.values()] == ["second"]
+
+
 def test_a_restarted_engine_keeps_its_node_s_l3() -> None:
     world = World(warmable=True)
     world.remote("t", TOKENS)

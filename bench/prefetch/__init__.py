@@ -1,0 +1,1 @@
+"""What loadback prefetch gains on engines, and what threads that idle cost."""
