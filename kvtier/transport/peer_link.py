@@ -173,6 +173,7 @@ class PeerLink:
             if call.filling:
                 self._stream.abort()
                 await self._ended.wait()
+            del call  # an error's traceback would keep it, and it the error, and both the targets
 
     async def _take_reply(self, header: Header, body: bytes) -> None:
         call = self._calls.get(header.call)

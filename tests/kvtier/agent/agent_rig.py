@@ -142,15 +142,15 @@ class AgentDidNotStart(Exception):
 
 
 class AgentProcess:
-    """`kill` is kill -9."""
+    """`kill` is kill -9. `before` are the words of a command that runs the agent by `exec`."""
 
-    def __init__(self, config: dict[str, Any], folder: Path) -> None:
+    def __init__(self, config: dict[str, Any], folder: Path, before: Sequence[str] = ()) -> None:
         self.config = config
         path = folder / f"{config['node']}.yaml"
         path.write_bytes(msgspec.yaml.encode(config))
         self.log = (folder / f"{config['node']}.log").open("ab")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "kvtier.agent", str(path)],
+            [*before, sys.executable, "-m", "kvtier.agent", str(path)],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=self.log, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert self.process.stdout is not None
@@ -181,8 +181,8 @@ class AgentProcess:
 
 
 @contextmanager
-def agent_process(config: dict[str, Any], folder: Path) -> Iterator[AgentProcess]:
-    agent = AgentProcess(config, folder)
+def agent_process(config: dict[str, Any], folder: Path, before: Sequence[str] = ()) -> Iterator[AgentProcess]:
+    agent = AgentProcess(config, folder, before)
     try:
         yield agent
     finally:

@@ -93,6 +93,28 @@ def test_a_kill_at_any_moment_costs_pages_but_never_serves_wrong_ones(tmp_path: 
         until(lambda: any(get(client, range(0, 300))), "pages come back")
 
 
+IN_A_SMALL_DEVICE = 'mkdir -p "$0" && mount -t tmpfs -o size=6m none "$0" && exec "$@"'
+
+
+def test_a_full_device_costs_copies_and_nothing_else(tmp_path: Path, connect: Connect) -> None:
+    """Real ENOSPC: the settings promise 64 MiB, the device has 6, in a mount namespace of the agent's own."""
+    config = config_of(tmp_path, pool_mib=8, ssd={"full_backoff_ms": 50})
+    client = connect(config)
+    path = Path(config["socket"])
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    before = ["unshare", "--mount", *user, "sh", "-c", IN_A_SMALL_DEVICE, config["ssd"]["directory"]]
+    with agent_process(config, tmp_path, before):
+        for start in range(0, 600, 50):  # 19 MiB
+            assert put(client, range(start, start + 50)) == [True] * 50
+        assert get(client, range(550, 600)) == [True] * 50
+        until(lambda: stat(path, "demotions_failed") + stat(path, "demotions_skipped") > 0, "the device is full")
+        assert stat(path, "ssd_segments") <= 2
+        assert (stat(path, "crashes"), stat(path, "mover_crashes")) == (0, 0)
+        got = get(client, range(600))  # whatever there is, is right
+        assert sum(got) >= 100
+        assert put(client, range(700, 720)) == [True] * 20
+
+
 HOLDER = """
 import sys, time
 from pathlib import Path
