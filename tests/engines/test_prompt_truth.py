@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from engine_adapters.launch.vllm import VllmSpec
+from engine_adapters.prompt import vllm_messages
 from engine_adapters.prompt.model import PromptModel
 from engine_adapters.prompt.profile import PromptProfile
 from engine_adapters.prompt.sglang_chat import SglangProfile
@@ -59,7 +60,12 @@ def folder_of(template: str, folder: Path) -> Path:
     return made
 
 
-def compare(engine: str, profile: PromptProfile, cases: Sequence[Case]) -> tuple[int, int]:
+VLLM_TO_CHAT = TO_CHAT | {MESSAGES: lambda body, model: vllm_messages.messages_as_chat(body, model.template)}
+
+
+def compare(
+    engine: str, profile: PromptProfile, cases: Sequence[Case], to_chat: dict[str, ToChat] = TO_CHAT
+) -> tuple[int, int]:
     """Turns that the engine took, all equal to ours, and turns that it refused."""
     theirs = iter(engine_ids(engine, [(folder, path, body) for folder, path, bodies in cases for body in bodies]))
     models: dict[Path, PromptModel] = {}
@@ -74,7 +80,7 @@ def compare(engine: str, profile: PromptProfile, cases: Sequence[Case]) -> tuple
                 refused += 1
                 continue
             taken += 1
-            state = extended(model, state, TO_CHAT[path](body, model))
+            state = extended(model, state, to_chat[path](body, model))
             assert state.exact_ids is not None
             assert state.exact_ids.tolist() == ids, (engine, folder.name, path, taken)
     assert all(not (model.counts.desyncs or model.counts.loop_faults) for model in models.values())
@@ -101,7 +107,9 @@ def test_sglang_gives_recorded_requests_the_same_ids() -> None:
 
 def test_vllm_gives_recorded_requests_the_same_ids() -> None:
     cases = [(MODEL_DIR, CHAT, bodies) for bodies in [*recorded(CHAT), *sessions()]]
-    assert compare("vllm", VllmProfile(), cases) == (RECORDED_CHATS + SESSION_TURNS, 0)
+    cases += [(MODEL_DIR, MESSAGES, bodies) for bodies in recorded(MESSAGES)]
+    expected = RECORDED_CHATS + SESSION_TURNS + RECORDED_MESSAGES
+    assert compare("vllm", VllmProfile(), cases, VLLM_TO_CHAT) == (expected, 0)
 
 
 @pytest.mark.parametrize(("engine", "profile"), [("sglang", SglangProfile()), ("vllm", VllmProfile())])

@@ -16,6 +16,8 @@ from typing import Any
 os.environ["VLLM_ALLOW_LONG_MAX_MODEL_LEN"] = "1"
 
 from vllm.config import ModelConfig, ObservabilityConfig, ParallelConfig
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.renderers import renderer_from_config
@@ -52,6 +54,10 @@ async def prompt_ids(online: OnlineRenderer, path: str, body: dict[str, Any]) ->
             default_template_kwargs={},
             tool_dicts=tools,
         )
+    elif path == "/v1/messages":
+        merges = AnthropicServingMessages._should_merge_inline_system(online)
+        chat = AnthropicServingMessages.to_chat_completion_request(AnthropicMessagesRequest(**body), merge_inline_system=merges)
+        rendered = await online.render_chat(chat)
     else:
         rendered = await online.render_chat(ChatCompletionRequest(**body))
     if not isinstance(rendered, tuple):
