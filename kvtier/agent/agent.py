@@ -17,6 +17,7 @@ from kvtier.agent.listeners import Listeners
 from kvtier.agent.mover import Mover
 from kvtier.agent.progress import Progress
 from kvtier.agent.stager import Stager
+from kvtier.copy.address import extent_of
 from kvtier.page.key import page_key
 from kvtier.pool.backing import HUGE_BYTES
 from kvtier.pool.dram_pool import DramPool
@@ -24,7 +25,8 @@ from kvtier.ssd.segments import SsdSegments
 from kvtier.store.node_store import NodeStore
 from kvtier.store.page import SsdPlace
 from kvtier.transport.links import PeerLinks
-from kvtier.transport.page_reader import TcpPageReader
+from kvtier.transport.one_sided import TransportUnavailable
+from kvtier.transport.transport import Transport, open_transport
 from kvtier.wire.messages import PROTOCOL_VERSION, Greeting
 
 log = logging.getLogger(__name__)
@@ -38,11 +40,12 @@ class Agent:
     """`run` is its life. Made inside a running loop; `epoch` must differ from that of any earlier life."""
 
     def __init__(self, config: AgentConfig, epoch: int) -> None:
-        """Takes memory and the SSD directory. Raises `BackingError`, `SsdInUse` and OSError."""
+        """Takes memory and the SSD directory. Raises `BackingError`, `SsdInUse`, `TransportUnavailable`, OSError."""
         self.config = config
         self.progress = Progress()
         dram = msgspec.structs.replace(config.dram, bytes=config.dram.bytes // HUGE_BYTES * HUGE_BYTES)
         self.pool = DramPool.create(dram.bytes, dram.backing, prefault=dram.prefault)
+        self._transport = _transport(config, epoch, self.pool)
         self.store = NodeStore(dram, config.ssd, epoch)
         self.segments = _segments(config.ssd)
         self._threads = ThreadPoolExecutor(config.ssd.io_threads if config.ssd else 1, "agent-io")
@@ -50,9 +53,10 @@ class Agent:
             Mover(self.store, self.pool, self.segments, self._threads, self.progress, monotonic_ms) if self.segments else None
         )
         self.links = PeerLinks(config.links)
-        self.fetcher = Fetcher(self.store, self.pool, self.links, TcpPageReader(), monotonic_ms)
+        self.fetcher = Fetcher(self.store, self.pool, self.links, self._transport.reader, monotonic_ms)
         self.stager = Stager(self.store, self.fetcher, self.progress, self.pump, config.stages, monotonic_ms)
-        desk = Desk(self.store, self.pool, self.stager, self.progress, self.pump, self.numbers, monotonic_ms)
+        memory = self._transport.memory
+        desk = Desk(self.store, self.pool, self.stager, self.progress, self.pump, self.numbers, monotonic_ms, memory)
         greeting = Greeting(PROTOCOL_VERSION, config.node, epoch, self.pool.bytes, self.pool.backing.value)
         self.listeners = Listeners(desk, greeting, self.pool.fd, config.serve)
         self.port = 0  # for peers, once it runs
@@ -129,13 +133,27 @@ class Agent:
         await self.stager.close()
         await self.listeners.close()
         await self.links.close()
+        await self.fetcher.close()
         if self._mover is not None:
             self.pump()
             await self._mover.drain(self.config.drain_ms / 1000)
+        self._transport.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
         if self.segments is not None:
             self.segments.close()
         self.pool.close()
+
+
+def _transport(config: AgentConfig, epoch: int, pool: DramPool) -> Transport:
+    """Raises `TransportUnavailable`, and gives the memory back."""
+    host = config.listen.host if config.listen is not None else None
+    with extent_of(pool.view(0, pool.bytes), writable=True) as extent:
+        memory = extent
+    try:
+        return open_transport(config.transport, f"{config.node}-{epoch}", host, memory)
+    except TransportUnavailable:
+        pool.close()
+        raise
 
 
 def _segments(config: SsdConfig | None) -> SsdSegments | None:

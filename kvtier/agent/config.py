@@ -16,6 +16,7 @@ from kvtier.agent.stager import StageSettings
 from kvtier.pool.backing import HUGE_BYTES, Backing
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.transport.links import LinkSettings
+from kvtier.transport.settings import TcpTransport, TransportSettings
 
 _SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]i?B|B)?")
 _UNITS = {"B": 1, **{f"{letter}iB": 1 << 10 * power for power, letter in enumerate("KMGT", 1)}}
@@ -57,6 +58,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     listen: ListenConfig | None = None
     serve: ServeSettings = ServeSettings()
     links: LinkSettings = LinkSettings()
+    transport: TransportSettings = TcpTransport()  # of pages between nodes
     stages: StageSettings = StageSettings()
     tick_ms: float = 100
     drain_ms: float = 5000  # for pages on their way to SSD at shutdown

@@ -34,7 +34,10 @@ class Answer(msgspec.Struct):
 
 
 class Desk:
-    """`pump` starts what the store plans, `numbers` collects what there is to tell; `clock_ms` is the store's."""
+    """`pump` starts what the store plans, `numbers` collects what there is to tell; `clock_ms` is the store's.
+
+    `memory` is what peers are told that read ours by a transfer engine.
+    """
 
     def __init__(
         self,
@@ -45,6 +48,7 @@ class Desk:
         pump: Callable[[], None],
         numbers: Callable[[], dict[str, float]],
         clock_ms: Callable[[], float],
+        memory: wire.MemoryAt | None = None,
     ) -> None:
         self._store = store
         self._pool = pool
@@ -53,6 +57,7 @@ class Desk:
         self._pump = pump
         self._numbers = numbers
         self._clock_ms = clock_ms
+        self._memory = memory
         self._cuts = RestoreCuts()
         self._next_owner = 1
         self._handlers: dict[type, Callable[[Owner, Any], Answer | wire.Reply | Awaitable[wire.Reply]]] = {
@@ -77,6 +82,7 @@ class Desk:
             wire.AskSpaces: self._ask_spaces,
             wire.AskStats: self._ask_stats,
             wire.Clear: self._clear,
+            wire.AskMemory: self._ask_memory,
         }
 
     def enter(self) -> Owner:
@@ -269,6 +275,12 @@ class Desk:
         self._store.clear(owner.named(request.space).digest)
         self._pump()
         return wire.Done()
+
+    def _ask_memory(self, owner: Owner, request: wire.AskMemory) -> wire.Reply:
+        if self._memory is None or self._memory.engine != request.engine:
+            ours = self._memory.engine if self._memory is not None else "tcp"
+            raise ValueError(f"transport.engine is {ours} here and {request.engine} there: set the same on all nodes")
+        return self._memory
 
     def _keys(self, owner: Owner, space: int, digests: bytes) -> list[PageKey]:
         return page_keys(owner.named(space).digest, digests)

@@ -1,11 +1,12 @@
 """Brings pages of another node into this node's DRAM: leased there, claimed here, moved, checked, committed.
 
-Whatever goes wrong leaves nothing behind: claims are given back only when nobody writes to them any more, and the lease at the
-peer ends by release, or by its deadline if the peer cannot be told.
+Whatever goes wrong leaves nothing behind: claims are given back only when nobody writes to them any more, which may be after
+the fetch has ended, and the lease at the peer ends by release, or by its deadline if the peer cannot be told.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _RELEASE_DEADLINE_S = 1.0
 _LEASE_SLACK_MS = 1000.0  # a lease should outlive the reading under it
+_READ_SLACK_S = 0.05  # a reader keeps the deadline itself, if it can
 
 
 class FetchCounters(msgspec.Struct):
@@ -81,6 +83,12 @@ class Fetcher:
         self._links = links
         self._reader = reader
         self._clock_ms = clock_ms
+        self._reading: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Every reading has ended; fetches themselves belong to their callers."""
+        if self._reading:
+            await asyncio.wait(self._reading)
 
     async def fetch(
         self, space: PageSpace, digests: bytes, peer: Peer, deadline_ms: float, budget_bytes: int | None = None
@@ -140,12 +148,27 @@ class Fetcher:
             return Reserved([Status.BUSY], [0], [0], 0.0)
 
     async def _move(self, leased: _Leased, deadline_ms: float) -> int:
-        """Read, check and commit what is claimed; how many bytes. Whatever happens no claim stays."""
+        """Read, check and commit what is claimed; how many bytes. A reading that cannot be stopped in time settles later."""
         claims = leased.claims
-        moved = not claims
+        if not claims:
+            return 0
+        reading = asyncio.get_running_loop().create_task(self._read(leased, self._left_s(deadline_ms)))
+        self._reading.add(reading)
+        reading.add_done_callback(self._reading.discard)
+        try:
+            await asyncio.wait({reading}, timeout=self._left_s(deadline_ms) + _READ_SLACK_S)
+        finally:
+            if not reading.done():
+                reading.cancel()
+        return sum(claim.page.length for claim in claims if leased.statuses[claim.position] is Status.OK)
+
+    async def _read(self, leased: _Leased, deadline_s: float) -> None:
+        """Whatever happens no claim stays."""
+        claims = leased.claims
+        moved = False
         try:
             pages, targets = [claim.page for claim in claims], [claim.target for claim in claims]
-            moved = moved or await self._reader.read(leased.link, leased.lease, pages, targets, self._left_s(deadline_ms))
+            moved = await self._reader.read(leased.link, leased.lease, pages, targets, deadline_s)
         except (PeerUnavailable, PeerRefused) as error:
             self.counters.fetches_failed += 1
             log.info("reading pages failed: %s", error)
@@ -155,7 +178,7 @@ class Fetcher:
                     leased.statuses[claim.position] = self._commit(claim)
                 else:
                     self._store.abort(claim.write_id, SELF)
-        return sum(claim.page.length for claim in claims if leased.statuses[claim.position] is Status.OK)
+                claim.target.release()  # an error that somebody keeps must not keep the pool's memory
 
     def _commit(self, claim: _Claim) -> Status:
         checksum = page_checksum(claim.target)

@@ -15,6 +15,7 @@ from kvtier.agent.config import AgentConfig
 from kvtier.agent.listeners import AgentInUse
 from kvtier.pool.backing import BackingError
 from kvtier.ssd.segments import SsdInUse
+from kvtier.transport.one_sided import TransportUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ def run_agent(config: AgentConfig) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config))
-    except (AgentInUse, BackingError, SsdInUse, OSError) as error:
+    except (AgentInUse, BackingError, SsdInUse, TransportUnavailable, OSError) as error:
         print(f"agent {config.node} cannot start: {error}", file=sys.stderr)
         return 1
     return 0

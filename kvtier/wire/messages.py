@@ -276,13 +276,27 @@ class Refused(Message, frozen=True, tag=35):
     reason: str
 
 
+class AskMemory(Message, frozen=True, tag=36):
+    """How a peer's transfer engine reads this node's memory file; refused by an agent that runs no such engine."""
+
+    engine: str
+
+
+class MemoryAt(Message, frozen=True, tag=37):
+    """`introduction` is that engine's own."""
+
+    engine: str
+    introduction: bytes
+
+
 Request = (
     Attach | Look | Acquire | Release | Renew | Reserve | Commit | Abort | Report | ReadPages | PinPages | Unpin | TagPages
     | SetCut | Stage | AskStage | CancelStage | ReplayEvents | AskSpaces | AskStats | Clear
+    | AskMemory
 )  # fmt: skip
 Reply = (
     Greeting | Attached | Looked | Acquired | Reserved | Statuses | PagesSent | PagesPinned | Staging | Events | Spaces | Stats
-    | Done | Refused
+    | Done | Refused | MemoryAt
 )  # fmt: skip
 
 

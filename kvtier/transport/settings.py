@@ -1,0 +1,48 @@
+"""What an operator says about how page bytes cross between nodes. All nodes of a cluster must say the same."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class _Transport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="engine"):
+    pass
+
+
+class TcpTransport(_Transport, frozen=True, kw_only=True, tag="tcp"):
+    """On the agents' own connections, into registered pages."""
+
+    call_bytes: int = 8 << 20  # neighbouring pages that are asked for at once
+
+
+class _OneSided(_Transport, frozen=True, kw_only=True):
+    threads: int = 8  # transfers under way at once
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ValueError("transport.threads must be at least 1")
+
+
+class MooncakeTransport(_OneSided, frozen=True, kw_only=True, tag="mooncake"):
+    """Mooncake's transfer engine; the extra `mooncake`."""
+
+    host: str = ""  # where peers reach this node's engine; "" = listen.host
+    protocol: Literal["tcp", "rdma"] = "tcp"
+    devices: str = ""  # of RDMA, comma-separated; "" = all
+
+
+class NixlTransport(_OneSided, frozen=True, kw_only=True, tag="nixl"):
+    """NIXL; the extra `nixl`. UCX chooses its ways by UCX_TLS in the agent's environment."""
+
+    backend: str = "UCX"
+
+
+class MoriTransport(_OneSided, frozen=True, kw_only=True, tag="mori"):
+    """MoRI's IO engine over RDMA; the extra `mori`, ROCm and an RDMA device."""
+
+    host: str = ""  # as above
+
+
+TransportSettings = TcpTransport | MooncakeTransport | NixlTransport | MoriTransport
