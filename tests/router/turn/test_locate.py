@@ -68,6 +68,15 @@ def test_events_speak_for_the_workers_that_send_them_and_the_lineage_for_the_res
     assert locate(pool, TOKENISED, 0).residencies[P1].runs[0].tier is Tier.L2
 
 
+def test_of_very_many_blocks_some_are_looked_up(pool):
+    """A page size of 1: one block a token."""
+    many = array("q", range(1, 30_001))
+    long = msgspec.structs.replace(SIGHTING, blocks=many, block_tokens=1, prompt_tokens=30_010)
+    pool.blocks.apply(P0, BlocksStored(tuple(many[:20_001]), None, Tier.L1, 1), 0)
+    pool.blocks.apply(P1, BlocksStored(tuple(many), None, Tier.L1, 1), 0)
+    assert tokens_at(pool, long) == {P0: 20_000, P1: 30_000}
+
+
 def test_a_followed_worker_that_holds_nothing_is_not_believed_to(pool):
     pool.lineage.assume(P1, [11, 12], Tier.L1, 0)
     pool.blocks.apply(P1, BlocksStored((99,), None, Tier.L1, 64), 0)
