@@ -22,6 +22,7 @@ from router.fleet.monitor import Monitor
 from router.fleet.worker import Worker
 from router.loop_lag import LoopLag
 from router.prefetch.build import Prefetch
+from router.sharing import Sharing
 from router.threads.lineage import State
 from router.threads.store import ThreadStore
 from router.turn.dispatch import Dispatcher
@@ -49,6 +50,7 @@ class Gateway:
         self.extender = Extender(self.fleet, self.threads)
         self.loop_lag = LoopLag()
         self.prefetch = Prefetch(config, self.fleet, self.threads, self.extender, self.monitor, self.http, self.aborter, clock)
+        self.sharing = Sharing(config.index.redis, self.fleet, clock)
         watcher = self.prefetch.prefetcher if self.prefetch.prefetcher.on else None
         self.dispatcher = Dispatcher(config, self.upstream, self.aborter, self.threads, self.metrics, clock, rng, watcher)
         self.turns = TurnHandler(
@@ -62,6 +64,7 @@ class Gateway:
             clock,
             rng,
             watcher,
+            self.sharing.recall if self.sharing.on else None,
         )
 
     async def start(self) -> None:
@@ -72,9 +75,11 @@ class Gateway:
         self.monitor.tidy(self.fleet.pools.values())
         self.loop_lag.start()
         self.prefetch.start()
+        self.sharing.start()
 
     async def close(self) -> None:
         self.loop_lag.close()
+        await self.sharing.close()
         await self.prefetch.close()
         await self.monitor.close()
         await self.aborter.close()

@@ -58,6 +58,7 @@ class Sharer:
         self._clock_ms = clock_ms
         self._wall_ms = wall_ms
         self._news = asyncio.Event()
+        self._stopped = False
         self._lost = Lost(set(), set())
         index.on_change = self._news.set
 
@@ -79,19 +80,24 @@ class Sharer:
                 self._index.learn(worker, hashes[: first + match.blocks], Tier.L1, heard_ms)
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
+        """Until `stop`."""
+        while not self._stopped:
             try:
                 await self._wait()
                 await self.flush()
             except StoreUnavailable as error:
                 self.counters.flushes_failed += 1
                 log.debug("nothing shared: %s", error)
-                await asyncio.sleep(self._settings.retry_ms / 1000)
+                await self._rest()
             except Exception:
                 self.counters.crashes += 1
                 log.exception("sharing failed")
-                await asyncio.sleep(self._settings.retry_ms / 1000)
+                await self._rest()
+
+    def stop(self) -> None:
+        """To be followed by cancelling the task: a cancellation alone may be lost inside a Redis command that just ends."""
+        self._stopped = True
+        self._news.set()
 
     async def flush(self) -> None:
         """Tell the store what is new. Raises `StoreUnavailable`, after which it is told later."""
@@ -113,6 +119,10 @@ class Sharer:
 
     async def close(self) -> None:
         await self._store.close()
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(self._settings.retry_ms / 1000)
+        self._news.set()  # for what was given back
 
     async def _wait(self) -> None:
         try:

@@ -17,6 +17,7 @@ from costmodel.values import DecodeRates, Link, PrefillRates, Role
 from engine_adapters.base import EngineKind
 from kvtier.prefetch.events import Trigger
 from kvtier.prefetch.params import Mode, PrefetchParams
+from kvtier.shared_index.redis_link import RedisSettings
 
 
 class Section(BaseModel):
@@ -299,10 +300,37 @@ _PREFETCH_SECONDS = ("first_check_s", "hold_s", "warm_hold_s", "drain_window_s")
 
 
 class IndexConfig(Section):
+class RedisConfig(Section):
+    """A Redis through which several gateways share what they learn; `kvtier.shared_index` says how."""
+
+    urls: Annotated[tuple[str, ...], Field(min_length=1)]  # one server, several that share the shards, or any node of a cluster
+    cluster: bool = False
+    name: Annotated[str, Field(min_length=1)] = "loadback"
+    shards: Annotated[int, Field(ge=1, le=1024)] = 8
+    ttl_s: Annotated[int, Field(ge=1)] = 3600
+    deadline_ms: Annotated[float, Field(gt=0)] = 5.0
+    retry_ms: Annotated[float, Field(gt=0)] = 1000.0
+
+    def as_settings(self) -> RedisSettings:
+        return RedisSettings(**self.model_dump())
+
+    @model_validator(mode="after")
+    def _usable(self) -> Self:
+        if self.shards & (self.shards - 1):
+            raise ValueError(f"`shards` must be a power of two, not {self.shards}")
+        if self.cluster and len(self.urls) > 1:
+            raise ValueError("`cluster` finds its nodes from one of them: give one URL")
+        for url in self.urls:
+            if not url.startswith(("redis://", "rediss://", "unix://")):
+                raise ValueError(f"{url!r} is no Redis URL: expected redis://HOST:PORT")
+        return self
+
+
     max_entries: Annotated[int, Field(ge=256)] = 2_000_000
-    max_workers: Annotated[int, Field(gt=0)] = 256  # ranks of one pool that can be told apart
+    max_workers: Annotated[int, Field(gt=0)] = 256  # ranks of one pool, and nodes of its pages, that can be told apart
     kv_events: bool = True
 
+    redis: RedisConfig | None = None  # absent: this gateway keeps what it learns to itself
 
 class LogConfig(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import NamedTuple
 
@@ -61,8 +62,11 @@ class TurnHandler:
         clock: Clock,
         rng: Random,
         watcher: TurnWatcher | None = None,
+        recall: Callable[[Turn], Awaitable[None]] | None = None,
     ) -> None:
+        """`recall` brings what other gateways know of a turn's prompt, within its own deadline."""
         self._watcher = watcher
+        self._recall = recall
         self._config = config
         self._fleet = fleet
         self._threads = threads
@@ -82,12 +86,22 @@ class TurnHandler:
             body = DIALECTS[request.path].error_body(error)
             request.downstream.respond(error.status, error_headers(error), body)
             return None
-        extender = self._extender
-        prepare = extender.prepare if extender.wants_first(turn) else None
-        service = Service(turn, self._dispatcher, self._metrics, self._config.timeouts, self._finish, prepare)
+        service = Service(turn, self._dispatcher, self._metrics, self._config.timeouts, self._finish, self._prepare_of(turn))
         running = service.begin()
-        extender.extend(turn)  # after its legs were sent, but for turns that must wait
+        self._extender.extend(turn)  # after its legs were sent, but for turns that must wait
         return running
+
+    def _prepare_of(self, turn: Turn) -> Callable[[Turn], Awaitable[None]] | None:
+        """What the first try must wait for, if anything."""
+        prepare = self._extender.prepare if self._extender.wants_first(turn) else None
+        recall = self._recall
+        if recall is None or prepare is None:
+            return prepare or recall
+
+        async def both(turn: Turn) -> None:
+            await asyncio.gather(prepare(turn), recall(turn))
+
+        return both
 
     def open(self, request: HotRequest) -> Turn:
         """Read and recognise; nothing is sent yet. Raises what is wrong with the request."""

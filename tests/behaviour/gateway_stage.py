@@ -106,13 +106,19 @@ async def open_stage(
     pools = [{"engine": "sglang", **workers_of, **(pool or {})}]
     config = Config.model_validate({"polls": _QUIET_POLLS, "seed": 1, **sections, "pools": pools})
     gateway = Gateway(config, clock, Random(1))
+    server = await serve_gateway(exits, gateway)
+    return Stage(gateway, server, replying, prefill)
+
+
+async def serve_gateway(exits: AsyncExitStack, gateway: Gateway) -> DrainingServer:
+    """Until `exits` close, once its engines are known."""
     routes = build_routes(gateway)
     server = build_server(build_app(gateway, routes), routes, port=0, drain_s=1.0, lifespan="on")
     serving = asyncio.create_task(server.serve())
     exits.push_async_callback(_stop, server, serving)
     await until(lambda: server.started or serving.done(), "server started")
     await until(lambda: all(worker.info for worker in gateway.fleet.workers), "engines discovered")
-    return Stage(gateway, server, replying, prefill)
+    return server
 
 
 async def _stop(server: DrainingServer, serving: asyncio.Task[None]) -> None:

@@ -132,6 +132,7 @@ async def test_the_task_shares_by_itself_and_outlives_redis(own_server: RedisSer
         await until_known(third, {P0: 50, P1: 9})
         assert first.sharer.counters.crashes == 0
     finally:
+        first.sharer.stop()
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
