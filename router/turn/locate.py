@@ -37,7 +37,7 @@ class Located(msgspec.Struct, frozen=True):
 
 
 def locate(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
-    """By blocks for the workers whose events are followed, by lineage for the others."""
+    """By blocks for the workers whose events are followed, by lineage or the pool, whichever goes further, for the others."""
     lineage = _locate_lineage(pool, sighting, now_ms)
     if not len(sighting.blocks) or sighting.multimodal:
         return lineage
@@ -45,7 +45,9 @@ def locate(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
     residencies = {key: held for key, held in lineage.residencies.items() if not blocks.speaks_for(key)}
     stride = len(sighting.blocks) // _MOST_BLOCKS + 1
     for key, match in blocks.match(sighting.blocks[stride - 1 :: stride], now_ms).items():
-        residencies[key] = to_residency(match, sighting.block_tokens * stride, sighting.prompt_tokens)
+        held = to_residency(match, sighting.block_tokens * stride, sighting.prompt_tokens)
+        if key not in residencies or held.tokens > residencies[key].tokens:
+            residencies[key] = held
     return Located(residencies, lineage.positions)
 
 

@@ -10,6 +10,7 @@ import pytest
 from costmodel.values import Decision, Scored, Terms, Tier, WorkerKey
 from engine_adapters.base import EngineInfo
 from kvtier.index.events import BlocksStored
+from kvtier.index.source_key import NodeKey
 from router.config.load import parse_config
 from router.fleet.pool import Pool
 from router.threads.sighting import Kind, Sighting, TokenCounts
@@ -114,3 +115,17 @@ def test_what_was_assumed_for_a_turn_that_was_refused_is_taken_back(pool):
     assert tokens_at(pool, SIGHTING)[P0] == 288
     retract(pool, assumed)
     assert tokens_at(pool, SIGHTING)[P0] == 96, "what lay there before stays"
+
+
+def test_the_pool_counts_for_a_worker_without_events_where_it_goes_further_than_its_lineage(pool):
+    pool.lineage.assume(P0, [11, 12], Tier.L1, 0)
+    pool.blocks.attach(P0, "a")
+    pool.blocks.attach(P1, "a")
+    pool.blocks.apply(NodeKey("a"), BlocksStored((1, 2), None, Tier.L3, 64), 0)
+    assert tokens_at(pool, TOKENISED) == {P0: 192, P1: 128}
+    pool.blocks.apply(NodeKey("a"), BlocksStored((3, 4), None, Tier.L3, 64), 0)
+    found = locate(pool, TOKENISED, 0).residencies
+    assert {key: [(run.tier, run.source) for run in held.runs] for key, held in found.items()} == {
+        P0: [(Tier.L3, "a")],
+        P1: [(Tier.L3, "a")],
+    }

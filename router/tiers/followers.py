@@ -1,0 +1,102 @@
+"""Follows every configured agent into the pools' indexes, and says which workers can restore what agents hold.
+
+One task an agent. A page space belongs to a pool that serves its model with its page size. A worker reaches the pages if its
+engine says that it stores there; of an engine that tells nothing about it, if an agent is configured for its node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from kvtier.control.follower import AgentFollower, FollowSettings, FollowStatus
+from kvtier.index.memory import BlockIndex
+from kvtier.page.space import PageSpace
+from kvtier.transport.links import PeerLinks
+from kvtier.wire.messages import Peer
+from router.clock import Clock
+from router.fleet.fleet import Fleet
+from router.fleet.pool import Pool
+from router.fleet.worker import Worker
+
+_log = structlog.get_logger(__name__)
+_ATTACH_S = 1.0
+_AGAIN_S = 1.0
+_STORAGE_FLAG = "hicache_storage_backend"
+_OUR_BACKEND = "dynamic"
+
+
+class Followers:
+    """`start` and `close` (awaited) are its life."""
+
+    def __init__(
+        self, peers: Mapping[str, Peer], links: PeerLinks, fleet: Fleet, clock: Clock, settings: FollowSettings | None = None
+    ) -> None:
+        self.crashes = 0
+        self._fleet = fleet
+        self._nodes = frozenset(peers)
+        self._followers = [
+            AgentFollower(peer, links, self._choose, clock, settings or FollowSettings()) for peer in peers.values()
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def statuses(self) -> list[FollowStatus]:
+        return [follower.status for follower in self._followers]
+
+    def start(self) -> None:
+        if self._followers:
+            self._tasks = [asyncio.create_task(self._guard(each), name=f"follow {each.peer.node}") for each in self._followers]
+            self._tasks.append(asyncio.create_task(self._attach_often(), name="attach workers"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def attach(self) -> None:
+        """Tell every pool's index which of its workers reach the pages, and from where."""
+        for pool in self._fleet.pools.values():
+            for worker in pool.workers.values():
+                for key in worker.keys:
+                    if self._reaches(worker):
+                        pool.blocks.attach(key, worker.node if worker.node in self._nodes else None)
+                    else:
+                        pool.blocks.detach(key)
+
+    async def _guard(self, follower: AgentFollower) -> None:
+        while True:
+            try:
+                await follower.run()
+            except Exception:  # noqa: BLE001  the task root: a fault here must not end the following
+                self.crashes += 1
+                _log.exception("agent_follower_crashed", node=follower.peer.node)
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _attach_often(self) -> None:
+        while True:
+            self.attach()
+            await asyncio.sleep(_ATTACH_S)
+
+    def _reaches(self, worker: Worker) -> bool:
+        if worker.info is None:
+            return False
+        if _STORAGE_FLAG in worker.info.flags:
+            return worker.info.flags[_STORAGE_FLAG] == _OUR_BACKEND
+        return worker.node in self._nodes
+
+    def _choose(self, space: PageSpace) -> Sequence[BlockIndex]:
+        return [pool.blocks for pool in self._fleet.pools.values() if serves(pool, space)]
+
+
+def serves(pool: Pool, space: PageSpace) -> bool:
+    """By the model's name as engines tell it, a path's last part counting as the name, and by their page size."""
+    names = {_short(name) for name in pool.models}
+    pages = {worker.page_size for worker in pool.workers.values() if worker.page_size}
+    return _short(space.model) in names and space.page_tokens in pages
+
+
+def _short(model: str) -> str:
+    return model.rstrip("/").rpartition("/")[2]
