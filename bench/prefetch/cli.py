@@ -17,6 +17,7 @@ from rich.table import Table
 from bench.prefetch.emulator_site import emulator_site
 from bench.prefetch.experiment import ARMS, Outcome, Plan, medians, run_experiment
 from bench.prefetch.idle import measure_idle
+from bench.prefetch.sglang_site import sglang_site
 from bench.prefetch.site import SiteFailed
 from engine_adapters.launch.environments import EngineNotInstalled
 from engine_adapters.launch.ports import NoFreePort
@@ -29,9 +30,11 @@ _EXPECTED = (SiteFailed, EngineNotInstalled, EngineStartError, NoFreePort, httpx
 
 
 def prefetch(
-    engine: Annotated[str, typer.Option(help="emulator.")] = "emulator",
+    engine: Annotated[str, typer.Option(help="emulator, or sglang: real servers.")] = "emulator",
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Sessions in each arm, in turns.")] = 5,
     gap_s: Annotated[float, typer.Option(min=0.5, max=600, help="How long the thread idles.")] = 5.0,
+    link_mb_s: Annotated[float, typer.Option(min=0.1, help="Between the nodes of the real servers, in MB/s.")] = 4.0,
+    words: Annotated[int, typer.Option(min=100, max=20_000, help="Of the thread's prompt, about three tokens each.")] = 1_500,
     idle: Annotated[int, typer.Option(min=0, max=65_536, help="Measure that many idle threads instead.")] = 0,
     seconds: Annotated[float, typer.Option(min=1, max=3600, help="For how long they idle.")] = 60.0,
     as_json_line: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
@@ -42,6 +45,8 @@ def prefetch(
 
       loadback bench prefetch --engine emulator --json
 
+      loadback bench prefetch --engine sglang --json
+
       loadback bench prefetch --idle 1000 --seconds 60 --json
     """
     configure_logs(LogConfig(level="warning"))
@@ -49,17 +54,21 @@ def prefetch(
         if idle:
             _show_idle(idle, seconds, as_json_line)
         else:
-            _show(asyncio.run(_run(engine, Plan(repeats=repeats, gap_s=gap_s))), engine, as_json_line)
+            plan = Plan(repeats=repeats, gap_s=gap_s, prompt_words=words)
+            _show(asyncio.run(_run(engine, plan, link_mb_s * 1e6)), engine, as_json_line)
     except _EXPECTED as error:
         _tell(f"{type(error).__name__}: {error}")
         raise typer.Exit(1) from error
 
 
-async def _run(engine: str, plan: Plan) -> Outcome:
+async def _run(engine: str, plan: Plan, link_bytes_per_s: float) -> Outcome:
     if engine == "emulator":
         async with emulator_site(_MODEL_DIR) as site:
             return await run_experiment(site, plan, _tell)
-    raise typer.BadParameter(f"{engine!r} is not emulator", param_hint="--engine")
+    if engine == "sglang":
+        async with sglang_site(_MODEL_DIR, link_bytes_per_s) as site:
+            return await run_experiment(site, plan, _tell)
+    raise typer.BadParameter(f"{engine!r} is neither emulator nor sglang", param_hint="--engine")
 
 
 def as_json(outcome: Outcome) -> dict[str, object]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from costmodel.values import Decision, Scored
 from engine_adapters.sglang.subscriber import FeedStatus
 from router.dialects import DIALECTS
@@ -11,12 +13,22 @@ from router.errors import BadRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
 from router.gateway import Gateway
+from router.prefetch.prefetch_metrics import prefetch_view
 from router.prompts.pool_prompts import PoolPrompts
 from router.prompts.trust import Trust
 from router.threads.thread import Thread
 from router.turn.extend import Extender
 from router.turn.record import pair_name, terms_json
 from router.wire.head import Header
+
+
+def tiers_view(gateway: Gateway) -> dict[str, object]:
+    nodes = gateway.prefetch.nodes
+    return {
+        "cached_tokens": dict(gateway.metrics.cached_by_tier),
+        "agents": [msgspec.to_builtins(status) for status in nodes.status()],
+        "prefetch": prefetch_view(gateway.prefetch.prefetcher),
+    }
 
 
 def worker_view(pool: Pool, worker: Worker, feeds: Sequence[FeedStatus], now_ms: float) -> dict[str, object]:

@@ -153,6 +153,7 @@ class PolicyConfig(Section):
     staleness_half_life_ms: Ms = _COST.staleness_half_life_ms
     near_tie_ms: Ms = _COST.near_tie_ms
     softmax_temperature: Annotated[float, Field(ge=0)] = _COST.softmax_temperature
+    displacement_weight: Annotated[float, Field(ge=0)] = _COST.displacement_weight
 
     def as_params(self) -> PolicyParams:
         return PolicyParams(CostParams(**self.model_dump(exclude={"name"})))
@@ -276,6 +277,7 @@ class PrefetchConfig(Section):
     warm_hold_s: Seconds = _PREFETCH.warm_hold_ms / 1000
     warm_max_queue_ms: Ms = _PREFETCH.warm_max_queue_ms
     warm_window_tokens: Annotated[int, Field(ge=256)] = _PREFETCH.warm_window_tokens
+    warm_device_share: Annotated[float, Field(ge=0, le=1)] = _PREFETCH.warm_device_share
     drain_window_s: Seconds = _PREFETCH.drain_window_ms / 1000
     chunk_bytes: Annotated[int, Field(gt=0)] = _PREFETCH.chunk_bytes
     link_share: Annotated[float, Field(gt=0, le=1)] = _PREFETCH.link_share
@@ -299,7 +301,6 @@ class PrefetchConfig(Section):
 _PREFETCH_SECONDS = ("first_check_s", "hold_s", "warm_hold_s", "drain_window_s")
 
 
-class IndexConfig(Section):
 class RedisConfig(Section):
     """A Redis through which several gateways share what they learn; `kvtier.shared_index` says how."""
 
@@ -326,11 +327,12 @@ class RedisConfig(Section):
         return self
 
 
+class IndexConfig(Section):
     max_entries: Annotated[int, Field(ge=256)] = 2_000_000
     max_workers: Annotated[int, Field(gt=0)] = 256  # ranks of one pool, and nodes of its pages, that can be told apart
     kv_events: bool = True
-
     redis: RedisConfig | None = None  # absent: this gateway keeps what it learns to itself
+
 
 class LogConfig(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"

@@ -47,6 +47,9 @@ async def test_pages_come_from_another_node_and_are_leased(tmp_path: Path) -> No
         )
         assert f'loadback_prefetch_bytes_total{{kind="moved",trigger="explicit"}} {40 * PAGE_BYTES / 1e6}e+06' in metrics
         assert "loadback_prefetch_faults_total 0.0" in metrics
+        tiers = (await stage.http.get("/admin/tiers")).json()
+        assert tiers["prefetch"]["triggers"]["explicit"]["moved_bytes"] == 40 * PAGE_BYTES
+        assert {agent["node"]: agent["live"] for agent in tiers["agents"]} == {"a": True, "b": True}
 
 
 async def test_hashes_do_as_well_as_tokens(tmp_path: Path) -> None:
