@@ -30,7 +30,7 @@ class CostParams(msgspec.Struct, frozen=True):
     staleness_half_life_ms: float = 900_000.0  # residency this old is believed with probability one half; 0 = off
     near_tie_ms: float = 5.0  # costs this close to the best count as equal
     softmax_temperature: float = 0.0  # draw among near ties, range-normalised; 0 = always the cheapest
-    displacement_weight: float = 0.0  # compute counts this times the reuse share more, for the KV that it evicts; 0 = off
+    displacement_weight: float = 1.0  # compute counts this times the reuse share more, for the KV that it evicts; 0 = off
 
     def __post_init__(self) -> None:
         for key in (

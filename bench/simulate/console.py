@@ -23,7 +23,7 @@ from costmodel.params import CostParams
 from costmodel.policies import REGISTRY
 from costmodel.values import Role
 
-_TABLE_WIDTH = 150
+_TABLE_WIDTH = 164
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from router.fleet.rates import Rates
 _INDEX_ENTRIES = 4_000_000
 _ROUTED_STRIDE = 8  # of a routed prompt's pages every eighth is remembered: prefixes are known to that grain
 _NOTHING = Residency()
-_REUSE_TOKENS = 10_000_000  # the reuse share is a mean over about so many prompt tokens
 _MIN_DECODE_TOKENS = 8  # fewer say little about the time between tokens
 
 
@@ -71,7 +70,6 @@ class View:
         self.disaggregated = Role.PREFILL in roles.values()
         self._belief = belief
         self._page_tokens = page_tokens
-        self._reuse_share = 1.0
         self._restore = {Tier.L2: belief.host} if l2 else {}
         if l3:
             self._restore[Tier.L3] = belief.pool_remote
@@ -148,7 +146,7 @@ class View:
                 decodes.append(Decode(key, load, rates, link, held.tokens, turns, worker.decode_tokens))
         kv_bytes = self._belief.kv_bytes_per_token
         queue, admit = self._pool_rates.queue_factor.value, self._pool_rates.admit_factor.value
-        return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, queue, admit, self._reuse_share)
+        return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, queue, admit, self._pool_rates.reuse_share)
 
     def _source_link(self, key: WorkerKey, node: str) -> Link:
         """A node's own engine copies; others pull through network cards that all readers of it share."""
@@ -189,8 +187,7 @@ class View:
         decode.ledger.settle_decode(sent.turn)
         decode.decode_tokens -= sent.prompt_tokens
         ttft_ms, cached = sent.first_ms - sent.sent_ms, sent.cached.tokens
-        weight = min(1.0, sent.prompt_tokens / _REUSE_TOKENS)
-        self._reuse_share += weight * (cached / sent.prompt_tokens - self._reuse_share)
+        prefill.rates.observe_reuse(sent.prompt_tokens, cached)
         told = lesson(sent.chosen.terms, ttft_ms, prefill.rates.prefill(now_ms), sent.prompt_tokens, cached)
         if told.prefill_ms is not None:
             prefill.rates.observe_prefill(sent.prompt_tokens - cached, told.prefill_ms, cached, now_ms)

@@ -13,6 +13,7 @@ from costmodel.wait import WaitFactor
 
 _OWN_AFTER = 8  # observations
 _SILENT_MS = 120_000.0
+_REUSE_TOKENS = 10_000_000  # the reuse share is a mean over about so many prompt tokens
 
 
 class Rates:
@@ -24,6 +25,7 @@ class Rates:
         self._decode = DecodeEstimator(decode)
         self._prefill_rates = prefill
         self._decode_rates = decode
+        self.reuse_share = 1.0
         self.queue_factor = WaitFactor()
         self.admit_factor = WaitFactor()
         self._prefills = 0
@@ -59,6 +61,12 @@ class Rates:
             owner.queue_factor.observe(told.queue.predicted_ms, told.queue.actual_ms)
         elif told.admit is not None:
             owner.admit_factor.observe(told.admit.predicted_ms, told.admit.actual_ms)
+
+    def observe_reuse(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """How much of prompts comes from cache is a matter of the pool's traffic."""
+        owner = self._pool or self
+        weight = min(1.0, prompt_tokens / _REUSE_TOKENS)
+        owner.reuse_share += weight * (min(1.0, cached_tokens / prompt_tokens) - owner.reuse_share)
 
     def observe_decode(self, running_requests: int, itl_ms: float, decoding_ms: float, now_ms: float) -> None:
         """A reply's mean time between tokens, and the whole time that it held its slot."""

@@ -76,7 +76,13 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
                 decodes.append(Decode(key, load, decode_rates, link, residency.tokens, turns, ledger.decoding_tokens))
     kv_bytes, waits = pool.config.hardware.kv_bytes_per_token, pool.rates
     return Fleet(
-        tuple(prefills), tuple(decodes), kv_bytes, pool.disaggregated, waits.queue_factor.value, waits.admit_factor.value
+        tuple(prefills),
+        tuple(decodes),
+        kv_bytes,
+        pool.disaggregated,
+        waits.queue_factor.value,
+        waits.admit_factor.value,
+        waits.reuse_share,
     )
 
 

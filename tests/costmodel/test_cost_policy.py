@@ -29,7 +29,14 @@ from costmodel.values import (
     WorkerKey,
 )
 
-OFF = CostParams(switch_margin_ms=0, kv_pressure_fraction=0, never_used_first=False, staleness_half_life_ms=0, near_tie_ms=0)
+OFF = CostParams(
+    switch_margin_ms=0,
+    kv_pressure_fraction=0,
+    never_used_first=False,
+    staleness_half_life_ms=0,
+    near_tie_ms=0,
+    displacement_weight=0,
+)
 LINK = Link(1.0, 1e6)
 RATES = PrefillRates(10.0, 0.02)
 
@@ -70,7 +77,7 @@ def pairs(fleet: Fleet) -> list[tuple[Prefill, Decode]]:
 @settings(max_examples=150, deadline=None)
 @given(fleet=fleets(), prompt_tokens=st.integers(1, 20_000), rule=st.sampled_from(CutRule), fraction=st.sampled_from([0, 0.9]))
 def test_chosen_pair_is_the_cheapest_of_all_pairs(fleet: Fleet, prompt_tokens: int, rule: CutRule, fraction: float) -> None:
-    params = CostParams(rule, 0.3, 0, fraction, 0, False, 600_000.0, 0)
+    params = CostParams(rule, 0.3, 0, fraction, 0, False, 600_000.0, 0, displacement_weight=0)
     turn = Turn("t", prompt_tokens, 200)
     decision = CostPolicy(PolicyParams(params)).decide(turn, fleet, 0.0, random.Random(1), explain=True)
     totals = [score_pair(turn, p, d, fleet, params).terms.total_ms for p, d in pairs(fleet)]
@@ -109,7 +116,7 @@ def test_two_turns_in_the_same_millisecond_see_each_other() -> None:
 
 
 def test_switch_margin_keeps_a_thread_where_it_was() -> None:
-    margin = CostParams(switch_margin_ms=20, near_tie_ms=0)
+    margin = CostParams(switch_margin_ms=20, near_tie_ms=0, displacement_weight=0)
     a, b = worker("a", held=1000), worker("b", held=1900)  # b is 18 ms cheaper
     assert place([a, b], margin, "a").prefill.worker_id == "a"
     assert place([a, b], OFF, "a").prefill.worker_id == "b"
@@ -171,12 +178,12 @@ def test_kv_pressure_sends_turns_to_the_emptier_decode() -> None:
 
 
 def test_softmax_draws_among_near_ties_only() -> None:
-    params = CostParams(softmax_temperature=1.0, near_tie_ms=10, switch_margin_ms=0)
+    params = CostParams(softmax_temperature=1.0, near_tie_ms=10, switch_margin_ms=0, displacement_weight=0)
     fleet = [worker("a", held=5000), worker("b", held=4700), worker("far", held=100)]  # b is 6 ms dearer
     drawn = Counter(place(fleet, params, seed=n).prefill.worker_id for n in range(300))
     assert drawn["a"] > drawn["b"] > 0
     assert drawn["far"] == 0
-    frozen = CostParams(softmax_temperature=0, near_tie_ms=10, switch_margin_ms=0)
+    frozen = CostParams(softmax_temperature=0, near_tie_ms=10, switch_margin_ms=0, displacement_weight=0)
     assert {place(fleet, frozen, seed=n).prefill.worker_id for n in range(20)} == {"a"}
 
 
