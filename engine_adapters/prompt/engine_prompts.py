@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from engine_adapters.base import EngineInfo, EngineKind
-from engine_adapters.prompt import vllm_messages
+from engine_adapters.prompt import vllm_messages, vllm_responses
 from engine_adapters.prompt.chat_body import body_of
 from engine_adapters.prompt.model import PromptModel
 from engine_adapters.prompt.profile import PromptProfile
@@ -33,7 +33,10 @@ AsChat = Callable[[Mapping[str, Any], PromptTemplate], Mapping[str, Any]]
 
 _OTHER_DIALECTS: dict[EngineKind, dict[str, AsChat]] = {
     EngineKind.SGLANG: {"/v1/messages": messages_as_chat, "/v1/responses": responses_as_chat},
-    EngineKind.VLLM: {"/v1/messages": vllm_messages.messages_as_chat},
+    EngineKind.VLLM: {
+        "/v1/messages": vllm_messages.messages_as_chat,
+        "/v1/responses": vllm_responses.responses_as_chat,
+    },
 }
 _IDS_KEY = b'"input_ids"'
 _IDS_AT_ONCE = 16_384

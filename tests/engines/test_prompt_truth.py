@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from engine_adapters.launch.vllm import VllmSpec
-from engine_adapters.prompt import vllm_messages
+from engine_adapters.prompt import vllm_messages, vllm_responses
 from engine_adapters.prompt.model import PromptModel
 from engine_adapters.prompt.profile import PromptProfile
 from engine_adapters.prompt.sglang_chat import SglangProfile
@@ -39,6 +39,7 @@ MODEL_DIR = ROOT / "configs" / "models" / "tiny-agent"
 TEMPLATES = ROOT / "tests" / "data" / "templates"
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 RECORDED_CHATS, RECORDED_RESPONSES, RECORDED_MESSAGES, SESSION_TURNS = 115, 49, 38, 259
+RESPONSES_THAT_VLLM_REFUSES = 9  # items of kinds that it does not take
 Body = dict[str, Any]
 Case = tuple[Path, str, list[Body]]
 ToChat = Callable[[Body, PromptModel], Body]
@@ -60,7 +61,10 @@ def folder_of(template: str, folder: Path) -> Path:
     return made
 
 
-VLLM_TO_CHAT = TO_CHAT | {MESSAGES: lambda body, model: vllm_messages.messages_as_chat(body, model.template)}
+VLLM_TO_CHAT = TO_CHAT | {
+    MESSAGES: lambda body, model: vllm_messages.messages_as_chat(body, model.template),
+    RESPONSES: lambda body, model: vllm_responses.responses_as_chat(body, model.template),
+}
 
 
 def compare(
@@ -107,9 +111,10 @@ def test_sglang_gives_recorded_requests_the_same_ids() -> None:
 
 def test_vllm_gives_recorded_requests_the_same_ids() -> None:
     cases = [(MODEL_DIR, CHAT, bodies) for bodies in [*recorded(CHAT), *sessions()]]
-    cases += [(MODEL_DIR, MESSAGES, bodies) for bodies in recorded(MESSAGES)]
-    expected = RECORDED_CHATS + SESSION_TURNS + RECORDED_MESSAGES
-    assert compare("vllm", VllmProfile(), cases, VLLM_TO_CHAT) == (expected, 0)
+    cases += [(MODEL_DIR, path, bodies) for path in (MESSAGES, RESPONSES) for bodies in recorded(path)]
+    recorded_all = RECORDED_CHATS + SESSION_TURNS + RECORDED_MESSAGES + RECORDED_RESPONSES
+    taken = recorded_all - RESPONSES_THAT_VLLM_REFUSES
+    assert compare("vllm", VllmProfile(), cases, VLLM_TO_CHAT) == (taken, RESPONSES_THAT_VLLM_REFUSES)
 
 
 @pytest.mark.parametrize(("engine", "profile"), [("sglang", SglangProfile()), ("vllm", VllmProfile())])

@@ -19,9 +19,10 @@ from vllm.config import ModelConfig, ObservabilityConfig, ParallelConfig
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest
 from vllm.renderers import renderer_from_config
-from vllm.renderers.online_renderer import OnlineRenderer
+from vllm.renderers.online_renderer import OnlineRenderer, ResponsesRenderResult
 
 LONGEST = 4_000_000
 
@@ -58,6 +59,11 @@ async def prompt_ids(online: OnlineRenderer, path: str, body: dict[str, Any]) ->
         merges = AnthropicServingMessages._should_merge_inline_system(online)
         chat = AnthropicServingMessages.to_chat_completion_request(AnthropicMessagesRequest(**body), merge_inline_system=merges)
         rendered = await online.render_chat(chat)
+    elif path == "/v1/responses":
+        answer = await online.render_responses(ResponsesRequest(**body))
+        if not isinstance(answer, ResponsesRenderResult):
+            raise ValueError(answer.error.message)
+        return list(answer.engine_input["prompt_token_ids"])
     else:
         rendered = await online.render_chat(ChatCompletionRequest(**body))
     if not isinstance(rendered, tuple):

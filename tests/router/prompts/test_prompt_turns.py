@@ -178,3 +178,12 @@ async def test_a_client_that_brings_its_own_ids_goes_by_lineage() -> None:
     async with prompt_stage() as stage:
         await stage.turn({"messages": talk(1), "input_ids": [1, 2, 3]})
         assert stage.fallbacks == {"refused": 1}
+
+
+async def test_hashes_alone_are_enough() -> None:
+    async with prompt_stage({"keep_ids": False, "verify_every": 1}) as stage:
+        for turns in (1, 2, 3):
+            record = await stage.turn({"messages": talk(turns, lines=30), "tools": TOOLS})
+            assert await all_held(stage, record) > 5
+        exact(stage)
+        assert stage.compared == {("count", "right"): 3, ("whole", "right"): 3}
