@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from prefetch_stage import EAGER, MODEL, PAGE, PAGE_BYTES, SPACE, Stage, digests_of, prefetch_stage, until
 
+from bench.prefetch.slow_link import slow_link
 from costmodel.values import Tier
 from engine_adapters.emulator.model.params import EngineParams
 from kvtier.hashing.sglang import event_id
@@ -214,3 +215,49 @@ async def _gateway(section: dict[str, Any]) -> AsyncIterator[Gateway]:
         yield gateway
     finally:
         await gateway.close()
+
+
+@asynccontextmanager
+async def fetching(folder: Path, **asked: Any) -> AsyncIterator[tuple[Stage, str]]:
+    """A stage in the middle of a transfer from `b` to `a` over a link that would need some ten seconds for it."""
+    async with prefetch_stage(folder, prefetch={"warm": False}) as stage:
+        await stage.put("b", IDS)
+        peers = stage.gateway.prefetch.agents.peers
+        async with slow_link(peers["b"].port, 128 * 1024.0) as (link, port):
+            peers["b"] = msgspec.structs.replace(peers["b"], port=port)
+            handle = (await stage.ask(tokens=IDS, model=MODEL, worker="u-a", **asked))["id"]
+            await until(lambda: link.passed_bytes > 2 * PAGE_BYTES, "under way")
+            yield stage, handle
+
+
+async def test_an_agent_that_dies_while_it_fetches_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with fetching(tmp_path) as (stage, handle):
+        assert (await stage.look(handle))["state"] == "fetching"
+        peers = stage.gateway.prefetch.agents.peers
+        peers["a"] = msgspec.structs.replace(peers["a"], port=1)
+        failed = await stage.until_state(handle, "failed")
+        assert failed["reason"] == "node_lost"
+        assert_nothing_left(stage)
+
+
+async def test_a_transfer_that_is_taken_back_stops_at_the_agent(tmp_path: Path) -> None:
+    async with fetching(tmp_path) as (stage, handle):
+        assert (await stage.http.delete(f"/v1/kv/prefetch/{handle}")).json()["state"] == "cancelled"
+        stager = stage.agents["a"].stager
+        await until(lambda: all(job.ended for job in stager._jobs.values()), "stopped")
+        assert {job.state.value for job in stager._jobs.values()} == {"cancelled"}
+        assert_nothing_left(stage)
+
+
+async def test_a_deadline_that_passes_ends_the_transfer(tmp_path: Path) -> None:
+    async with fetching(tmp_path, deadline_ms=2_500) as (stage, handle):
+        expired = await stage.until_state(handle, "expired", "failed")
+        assert expired["state"] == "expired"
+        assert_nothing_left(stage)
+
+
+def assert_nothing_left(stage: Stage) -> None:
+    prefetcher = stage.gateway.prefetch.prefetcher
+    assert prefetcher.planner.board.budgets.idle
+    assert (prefetcher.executor.running, prefetcher.executor.leases, prefetcher.crashes) == (0, 0, 0)
+    assert stage.pinned("a") == 0
