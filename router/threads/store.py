@@ -143,7 +143,17 @@ class ThreadStore:
                 owner, known = found, base + position + 2
                 break
         fixed = len(digests) if lineage.open_from is None else lineage.open_from
-        return Prompt(digests, sizes, fixed, lineage.media, known, owner)
+        return Prompt(digests, sizes, fixed, lineage.media, known, self._ancestor(owner, digests, known))
+
+    def _ancestor(self, owner: Thread | None, digests: array[int], known: int) -> Thread | None:
+        """The thread that a lineage has its first `known` positions of. A fork has them of its parent: another fork from the
+        same place is the parent's, not the fork's."""
+        while owner is not None and owner.parent is not None and known <= owner.first_end:
+            parent = self._threads.get(owner.parent)
+            if parent is None or len(parent.digests) < known or parent.digests[known - 1] != digests[known - 1]:
+                break
+            owner = parent
+        return owner
 
     def _owner_at(self, digest: int, position: int) -> Thread | None:
         owner = self._owners.get(digest)

@@ -187,3 +187,22 @@ async def test_hashes_alone_are_enough() -> None:
             assert await all_held(stage, record) > 5
         exact(stage)
         assert stage.compared == {("count", "right"): 3, ("whole", "right"): 3}
+
+
+async def test_a_burst_of_subagents_shares_its_parents_prompt() -> None:
+    async with prompt_stage() as stage:
+        for turns in range(2, 7):
+            parent = await stage.turn({"messages": talk(turns, lines=30), "tools": TOOLS})
+        cache = stage.prompts.reader.cache  # type: ignore[union-attr]
+        before = cache.used_bytes
+        history = talk(6, lines=30)[:9]
+        for number in range(8):
+            record = await stage.turn({"messages": [*history, {"role": "user", "content": f"Part {number}?"}], "tools": TOOLS})
+            assert record.kind == "fork"
+            assert stage.thread(record).parent == parent.thread
+            assert record.decision is not None
+            if record.worker == parent.worker:
+                assert record.decision.chosen.cut_tokens > 1000
+        assert (cache.counts.cold, cache.counts.begun_alike) == (1, 8)
+        assert cache.used_bytes < before + 8 * before / 3, "eight copies would be eight times as much"
+        exact(stage)

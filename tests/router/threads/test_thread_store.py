@@ -70,6 +70,23 @@ def test_a_fork_is_a_thread_of_its_own_and_both_go_on() -> None:
     assert see(desk, "a", "B", "C", "D", "E").thread == fork.thread
 
 
+def test_all_forks_from_one_place_are_the_trunks() -> None:
+    """As a burst of subagents that begin with their parent's history."""
+    desk = Desk()
+    see(desk, "a")
+    trunk = see(desk, "a", "b", "c", "d", "e")
+    forks = [see(desk, "a", "b", "c", f"x{number}") for number in range(5)]
+    assert {(fork.kind, fork.parent, fork.known) for fork in forks} == {(Kind.FORK, trunk.thread, 4)}
+    assert len({fork.thread for fork in forks}) == 5
+    again = see(desk, "a", "b", "c", "x2")
+    assert (again.kind, again.thread) == (Kind.RETRY, forks[2].thread)
+    on = see(desk, "a", "b", "c", "x2", "y", "z")
+    assert (on.kind, on.thread) == (Kind.CONTINUED, forks[2].thread)
+    of_fork = see(desk, "a", "b", "c", "x2", "y", "w")
+    assert (of_fork.kind, of_fork.parent) == (Kind.FORK, forks[2].thread)
+    assert see(desk, "a", "b", "c", "d", "e", "f", "g").thread == trunk.thread
+
+
 def test_a_shared_preamble_is_no_fork() -> None:
     desk = Desk()
     see(desk, "system", "hello", "a")
