@@ -17,6 +17,7 @@ from loadback.demo_command import demo
 from loadback.doctor.command import doctor
 from loadback.explain_command import explain
 from loadback.serve_command import serve
+from loadback.sglang_plugin_command import sglang_plugin
 from loadback.up_command import up
 
 HELP = """A cache-aware gateway for agentic LLM serving.
@@ -48,7 +49,7 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
-    for command in (serve, agent, up, demo, explain, doctor):
+    for command in (serve, agent, sglang_plugin, up, demo, explain, doctor):
         app.command()(command)
     app.add_typer(bench_commands(), name="bench")
     app.add_typer(sim_commands(), name="sim")

@@ -61,8 +61,8 @@ def as_json(outcome: Outcome) -> dict[str, object]:
         "text_mismatches": travelled.text_mismatches,
         "restored_from_storage": travelled.restored_from_storage,
         "restored_after_kill": travelled.restored_after_kill,
-        "first_call_hit": {"l2_only": round(private.first_call_hit, 4), "l2_l3": round(shared.first_call_hit, 4)},
-        "later_call_hit": {"l2_only": round(private.later_call_hit, 4), "l2_l3": round(shared.later_call_hit, 4)},
+        "first_call_hit": _shares(private.first_call_hit, shared.first_call_hit, outcome.possible.first_call),
+        "later_call_hit": _shares(private.later_call_hit, shared.later_call_hit, outcome.possible.later_call),
         "ttft_ms": {
             "computed": round(travelled.computed_ttft_ms, 1),
             "restored": round(travelled.restored_ttft_ms, 1),
@@ -71,6 +71,10 @@ def as_json(outcome: Outcome) -> dict[str, object]:
             "l2_l3": round(shared.ttft_ms, 1),
         },
     }
+
+
+def _shares(private: float, shared: float, possible: float) -> dict[str, float]:
+    return {"l2_only": round(private, 4), "l2_l3": round(shared, 4), "possible": round(possible, 4)}
 
 
 def table(outcome: Outcome) -> Table:

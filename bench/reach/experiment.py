@@ -25,6 +25,8 @@ from engine_adapters.launch.pool import Pool, launch_pd_pool
 from engine_adapters.launch.sglang import SglangSpec
 
 _REPLY_TOKENS = 12
+_WARM_TOKENS = 600
+_WARM_SEED = 999_983  # of no prompt that is measured
 _HTTP_TIMEOUT_S = 300.0
 _HEARTBEATS_S = 8.0  # until decode has noticed dead prefill servers
 _SSD_BYTES = 1 << 30
@@ -63,13 +65,21 @@ class Migrated(msgspec.Struct, frozen=True):
 
     first_call_hit: float
     later_call_hit: float
-    ttft_ms: float
+    ttft_ms: float  # of later calls
+
+
+class Hits(msgspec.Struct, frozen=True):
+    first_call: float
+    later_call: float
 
 
 class Outcome(msgspec.Struct, frozen=True):
+    """`possible`: hits if nothing that any server computed was ever lost or out of reach."""
+
     travelled: Travelled
     l2_only: Migrated
     l2_l3: Migrated
+    possible: Hits
 
 
 async def run_experiment(plan: Plan, model_dir: Path, tell: Tell) -> Outcome:
@@ -89,11 +99,19 @@ async def run_experiment(plan: Plan, model_dir: Path, tell: Tell) -> Outcome:
         async with pairs_of(l2_only(plan.sizes, model_dir), folder) as (pairs, _):
             tell("sessions that migrate, L2 alone")
             private = await migrate(pairs, sessions_of(plan))
-    return Outcome(travelled, private, shared)
+    return Outcome(travelled, private, shared, possible_hits(sessions_of(plan), plan.common_tokens))
 
 
 def sessions_of(plan: Plan) -> list[Session]:
     return sessions(plan.sessions, plan.turns, plan.common_tokens, plan.first_tokens, plan.turn_tokens, plan.seed)
+
+
+def possible_hits(wanted: Sequence[Session], common_tokens: int) -> Hits:
+    """Of sessions that take turns: the first one computes what is common, every turn after it finds what came before."""
+    first = [len(session.turns[0]) for session in wanted]
+    later = [len(turn) for session in wanted for turn in session.turns[1:]]
+    known = [len(turn) for session in wanted for turn in session.turns[:-1]]
+    return Hits(common_tokens * (len(first) - 1) / sum(first), sum(known) / sum(later) if later else 0.0)
 
 
 @asynccontextmanager
@@ -102,7 +120,11 @@ async def pairs_of(spec: SglangSpec, folder: Path) -> AsyncIterator[tuple[Pairs,
         launch_pd_pool(spec.model_dir, folder, prefills=PREFILLS, decodes=1, base=spec) as pool,
         httpx.AsyncClient(trust_env=False, timeout=_HTTP_TIMEOUT_S) as http,
     ):
-        yield Pairs(http, pool, Random(0)), pool
+        pairs = Pairs(http, pool, Random(0))
+        for prefill in range(PREFILLS):
+            throwaway = prompts(PREFILLS, _WARM_TOKENS, _WARM_SEED)[prefill]
+            await pairs.ask(prefill, throwaway, 1)  # a server's first turn is slow
+        yield pairs, pool
 
 
 async def travel(pairs: Pairs, pool: Pool, agent: NodeAgent, wanted: Sequence[list[int]], tell: Tell) -> Travelled:

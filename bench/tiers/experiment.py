@@ -20,7 +20,7 @@ from kvtier.client.copier import PortableCopier
 from kvtier.client.native_copier import best_copier
 from kvtier.copy.native import native_module
 
-_POOL_BYTES = 8 * ROUND_BYTES
+_POOL_BYTES = 6 * ROUND_BYTES
 _SEED = 1
 
 Tell = Callable[[str], None]

@@ -18,7 +18,7 @@ from kvtier.copy.base import Move
 from kvtier.copy.native import best_copies
 from kvtier.page.space import PageSpace
 
-ROUND_BYTES = 64 << 20
+ROUND_BYTES = 128 << 20
 PAGE_BYTES = (64 << 10, 256 << 10, 1 << 20, 2 << 20)
 _THREADS = 2
 _WARM_S = 10.0

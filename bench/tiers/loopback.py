@@ -36,7 +36,7 @@ class LoopbackRatio(msgspec.Struct, frozen=True):
 
 
 def loopback_ratio(agent_socket: Path, peer: Peer, rounds: int) -> LoopbackRatio:
-    """One page at a time, each way in turn. Raises `PeerUnavailable`."""
+    """All pages under one lease as a stage fetches them, and as many bytes of the stream, in turn. Raises `PeerUnavailable`."""
     digests = [sha256(f"loopback/{page}".encode()).digest() for page in range(_PAGES)]
     source = Buffer(_PAGES * PAGE_BYTES)
     source.mark(PAGE_BYTES, 5)
@@ -51,14 +51,14 @@ def loopback_ratio(agent_socket: Path, peer: Peer, rounds: int) -> LoopbackRatio
 async def _ours(peer: Peer, digests: list[bytes], rounds: int) -> LoopbackRatio:
     command = [sys.executable, "-m", "bench.tiers.raw_sender", str(PAGE_BYTES)]
     links = PeerLinks(LinkSettings())
-    target = memoryview(mmap.mmap(-1, PAGE_BYTES))
+    targets = [memoryview(mmap.mmap(-1, PAGE_BYTES)) for _ in digests]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as sender:  # noqa: ASYNC220 - once, before
         assert sender.stdout is not None
         with socket.create_connection(("127.0.0.1", int(sender.stdout.readline()))) as raw:
             ratios, rates = [], []
             for number in range(rounds + 1):
-                raw_s = sum(_raw(raw, target) for _ in digests)
-                ours_s = sum([await _get(links, peer, digest, target) for digest in digests])
+                raw_s = sum(_raw(raw, target) for target in targets)
+                ours_s = await _get(links, peer, digests, targets)
                 if number:  # the first opens the link
                     ratios.append(raw_s / ours_s)
                     rates.append(len(digests) * PAGE_BYTES / raw_s / 1e9)
@@ -75,14 +75,14 @@ def _raw(raw: socket.socket, target: memoryview) -> float:
     return time.perf_counter() - started_s
 
 
-async def _get(links: PeerLinks, peer: Peer, digest: bytes, target: memoryview) -> float:
+async def _get(links: PeerLinks, peer: Peer, digests: list[bytes], targets: list[memoryview]) -> float:
     started_s = time.perf_counter()
     link = await links.to(peer)
     space = await link.attach(_SPACE, _DEADLINE_S)
-    acquired = await link.call(Acquire(space, digest, 1000 * _DEADLINE_S), _DEADLINE_S)
+    acquired = await link.call(Acquire(space, b"".join(digests), 1000 * _DEADLINE_S), _DEADLINE_S)
     assert isinstance(acquired, Acquired)
-    page = RemotePage(0, acquired.offsets[0], acquired.lengths[0])
-    assert await TcpPageReader().read(link, acquired.lease, [page], [target], _DEADLINE_S)
-    assert page_checksum(target) == acquired.checksums
+    pages = [RemotePage(index, *where) for index, where in enumerate(zip(acquired.offsets, acquired.lengths, strict=True))]
+    assert await TcpPageReader().read(link, acquired.lease, pages, targets, _DEADLINE_S)
+    assert b"".join(map(page_checksum, targets)) == acquired.checksums
     await link.call(Release(acquired.lease), _DEADLINE_S)
     return time.perf_counter() - started_s

@@ -8,7 +8,7 @@ import pytest
 
 from bench.reach.arms import Sizes, l2_only
 from bench.reach.cli import as_json
-from bench.reach.experiment import Migrated, Outcome, Travelled, from_storage
+from bench.reach.experiment import Hits, Migrated, Outcome, Travelled, from_storage, possible_hits
 from bench.reach.pair import Completion, EngineFailed, _Leg
 from bench.reach.prompts import prompts, sessions
 from costmodel.values import Tier
@@ -55,8 +55,13 @@ def test_only_a_whole_prompt_counts_as_restored() -> None:
     assert not from_storage(Completion("", 100, {Tier.L3: 16, Tier.L2: 80}, 0.0))
 
 
+def test_what_could_be_hit_at_best() -> None:
+    made = sessions(3, 3, common=10, first=5, more=4, seed=1)
+    assert possible_hits(made, 10) == Hits(20 / 45, 3 * (15 + 19) / (3 * (19 + 23)))
+
+
 def test_the_json_has_the_agreed_shape() -> None:
-    outcome = Outcome(Travelled(3, 0, 3, 3, 100, 20, 30), Migrated(0.1, 0.2, 50), Migrated(0.3, 0.9, 25))
+    outcome = Outcome(Travelled(3, 0, 3, 3, 100, 20, 30), Migrated(0.1, 0.2, 50), Migrated(0.3, 0.9, 25), Hits(0.4, 0.95))
     shown = as_json(outcome)
     assert {"prompts", "text_mismatches", "restored_from_storage", "first_call_hit", "later_call_hit", "ttft_ms"} <= set(shown)
-    assert shown["later_call_hit"] == {"l2_only": 0.2, "l2_l3": 0.9}
+    assert shown["later_call_hit"] == {"l2_only": 0.2, "l2_l3": 0.9, "possible": 0.95}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import is_zipfile
 
 from typer.testing import CliRunner
 
@@ -27,3 +28,13 @@ def test_a_fault_is_named_with_file_and_key(tmp_path: Path) -> None:
     status, text = invoke("--config", str(file))
     assert status == 1
     assert "bad.yaml: dram.bytes: 'plenty' is no size" in text
+
+
+def test_the_sglang_plugin_comes_with_its_flags(tmp_path: Path) -> None:
+    archive = tmp_path / "plugin.zip"
+    result = CliRunner().invoke(build(), ["sglang-plugin", str(archive), "--worker", "p0"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert is_zipfile(archive)
+    assert f"PYTHONPATH={archive}" in result.output
+    assert '"worker": "p0"' in result.output
+    assert "--hicache-storage-backend dynamic" in result.output

@@ -14,6 +14,7 @@ from loadback.__main__ import build
 COMMANDS = [
     ("serve",),
     ("agent",),
+    ("sglang-plugin",),
     ("up",),
     ("demo",),
     ("explain",),

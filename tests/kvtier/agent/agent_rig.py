@@ -62,6 +62,10 @@ class EngineMemory:
         keys = self._base + index * self._half
         return Piece(keys, self._half), Piece(keys + self._values, self._half)
 
+    def write(self, piece: Piece, data: bytes) -> None:
+        assert len(data) == piece.length
+        ctypes.memmove(piece.address, data, piece.length)
+
     @property
     def pages(self) -> list[tuple[Piece, Piece]]:
         return [self.pieces(index) for index in range(len(self.numbers))]

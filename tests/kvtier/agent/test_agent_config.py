@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -96,3 +98,39 @@ def test_every_key_has_a_reader() -> None:
     keys = {name for kind in settings_in(AgentConfig) for name in kind.__struct_fields__}  # type: ignore[attr-defined]
     assert len(keys) > 40
     assert keys <= read, sorted(keys - read)
+
+
+def keys_of(kind: Any, path: str = "") -> dict[str, Any]:
+    """Every key with its default; sections have none of their own."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        sections = [part for part in settings_in(field.type) if part.__struct_config__.tag is None]  # type: ignore[attr-defined]
+        name = f"{path}{field.encode_name}"
+        if name.count(".") == 0 and sections:
+            found |= keys_of(max(sections, key=lambda part: len(part.__mro__)), f"{name}.")
+        else:
+            found[name] = field.default
+    return found
+
+
+def test_the_page_lists_every_key_with_its_default() -> None:
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", (ROOT / "docs" / "tiers.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed: dict[str, str] = {}
+    for names, defaults in rows:
+        keys = re.findall(r"`([^`]+)`", names)
+        listed |= dict(zip(keys, defaults.split(", ") if len(keys) > 1 else [defaults], strict=False))
+    missing = [key for key in keys_of(AgentConfig) if key not in listed]
+    assert not missing
+    wrong = {key: listed[key] for key, default in keys_of(AgentConfig).items() if spelled(default) not in (None, listed[key])}
+    assert not wrong
+
+
+def spelled(default: Any) -> str | None:
+    """As the page has it; None for what it may say in its own words."""
+    if default is msgspec.NODEFAULT:
+        return "required"
+    if isinstance(default, msgspec.Struct):
+        return str(default.__struct_config__.tag)
+    if isinstance(default, bool):
+        return str(default).lower()
+    return default.value if isinstance(default, StrEnum) else f"{default:g}" if isinstance(default, float) else str(default)
