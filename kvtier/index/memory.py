@@ -213,6 +213,21 @@ class BlockIndex:
                 self._sweeping = 0
         return bool(self._sources.retired)
 
+    def holds(self, source: SourceKey, block: int, tier: Tier) -> bool:
+        """Whether the source itself has reported it, believed or not."""
+        bit = self._sources.bit(source)
+        return bit is not None and bool(self._mask(block) & self._flag(bit, tier, assumed=False))
+
+    def holders(self, block: int) -> list[tuple[SourceKey, Tier]]:
+        """Everyone believed who has the block, with every tier that has it."""
+        layout = self._sources.layout
+        mask = self._mask(block)
+        found = []
+        for tier in TIERS:
+            holders = layout.plane(mask, tier)
+            found += [(self._sources.key(bit), tier) for bit in bits(holders) if bit in layout.flags]
+        return found
+
     def holdings(self, source: SourceKey) -> Iterator[list[tuple[int, int]]]:
         """All that a source holds, a shard at a time: (block, planes); 0 to 3 are reported L1 to L4, 4 to 7 assumed."""
         for shard in self._shards:
