@@ -5,6 +5,7 @@ UCX takes the best way that both nodes have; UCX_TLS=tcp in the agent's environm
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -99,4 +100,7 @@ def _api() -> Any:
         raise TransportUnavailable(
             f"transport.engine nixl needs the extra: pip install 'loadback[nixl]', not importable: {error}"
         ) from error
+    logger = logging.getLogger("nixl")  # writes to standard output, where an agent says that it is ready and no more
+    logger.handlers.clear()
+    logger.propagate = True
     return api
