@@ -15,6 +15,7 @@ from bench.simulate.experiments import (
     exp2_experiments,
     fork_experiment,
     mooncake_experiment,
+    prefetch_experiments,
     scale_experiment,
     weka_experiment,
 )
@@ -61,6 +62,7 @@ def weka(
     drain_share: Drain = None,
     path: Trace = None,
     cost: Cost = "",
+    prefetch: Annotated[str, typer.Option(help="on, off or both: one policy with a shared pool, with and without it.")] = "",
 ) -> None:
     """Recorded Claude Code sessions, closed loop: gaps and tool times as recorded, service time floats.
 
@@ -69,11 +71,18 @@ def weka(
       loadback sim weka --policies all --json
 
       loadback sim weka -k 128 --topology 8P4D --policies cost,round_robin
+
+      loadback sim weka --prefetch on,off
     """
     with told_errors():
         guards = guards_of(cost)
         choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path, guards)
-        compare(weka_experiment(choice, seed, concurrency), policies, seed, jobs, as_json)
+        experiment = weka_experiment(choice, seed, concurrency)
+        if prefetch:
+            one = "cost" if policies == "all" else policies
+            configurations(prefetch_experiments(experiment, words(prefetch)), one, seed, jobs, as_json)
+        else:
+            compare(experiment, policies, seed, jobs, as_json)
 
 
 def mooncake(

@@ -6,7 +6,7 @@ engine when it has the KV. What the engines publish is handed on as it happens; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -71,6 +71,8 @@ class EnginePool:
         self._due: dict[WorkerKey, float | None] = dict.fromkeys(self.models)
         self._pairs: dict[str, tuple[WorkerKey, WorkerKey, int]] = {}  # prefill, decode, prompt tokens
         self._transferred_tokens = 0
+        self._warms: dict[str, Callable[[], None]] = {}
+        self._warmed = 0
 
     def submit(self, request: EngineRequest, prefill: WorkerKey, decode: WorkerKey) -> None:
         """One turn, to one unified worker or to both halves of a pair."""
@@ -86,6 +88,27 @@ class EnginePool:
             self.models[decode].submit(msgspec.structs.replace(request, paired=True), now_ms)
             self._pump(decode)
         self._pump(prefill)
+
+    def warm(self, key: WorkerKey, pages: Sequence[int], done: Callable[[], None]) -> None:
+        """A request of one token that makes an engine restore `pages` to its device; `done` when it has, or has given up."""
+        self._warmed += 1
+        rid = f"warm{self._warmed}"
+        self._warms[rid] = done
+        tokens = len(pages) * self.models[key].params.page_tokens + 1
+        self.models[key].submit(EngineRequest(rid, tokens, 1, 1, pages), self._agenda.now_ms)
+        self._pump(key)
+
+    def stage(self, source: str, target: str, pages: Sequence[int], bytes_per_ms: float) -> float:
+        """Move pages of the shared pool from one node's part to another's, no faster than told; when they are there."""
+        assert self._pool is not None, "moves are planned only where there is a pool"
+        return self._pool.move(source, target, pages, Link(0.0, bytes_per_ms), self._agenda.now_ms)
+
+    def free_pages(self, node: str) -> int:
+        return self._pool.free_pages(node) if self._pool is not None else 0
+
+    @property
+    def page_bytes(self) -> float:
+        return self._pool.page_bytes if self._pool is not None else 0.0
 
     def report(self, key: WorkerKey) -> LoadReport:
         """What `/v1/loads` would say now."""
@@ -125,7 +148,10 @@ class EnginePool:
 
     def _tell(self, key: WorkerKey, outcome: Outcome) -> None:
         kind = type(outcome)
-        if kind is Progress:
+        if outcome.rid in self._warms:
+            if kind is Finished:
+                self._agenda.at(self._agenda.now_ms, self._warms.pop(outcome.rid))
+        elif kind is Progress:
             if outcome.output_tokens == 1:  # type: ignore[union-attr]
                 self._first(key, outcome.rid, outcome.cached)  # type: ignore[union-attr]
         elif isinstance(outcome, Allocated):

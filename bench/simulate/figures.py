@@ -46,6 +46,7 @@ def figures(outcome: Outcome, warmup_ms: float, price: Price) -> dict[str, Any]:
             "computed": sum(turn.prompt_tokens - turn.cached_tokens for turn in counted),
         },
         "moved_bytes": outcome.moved_bytes,
+        "prefetch": outcome.prefetch,
         "usd_per_million_tokens": price.usd_per_hour / 3600 / tokens_per_s * 1e6 if tokens_per_s else None,
         "busiest_prefill_share": _busiest(counted),
         "ttft_error_p50": _median_error(counted),

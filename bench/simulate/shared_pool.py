@@ -79,6 +79,26 @@ class SharedPool:
             if source is not None:
                 self._held[source].move_to_end(page)
 
+    def free_pages(self, node: str) -> int:
+        return self._capacity - len(self._held[node])
+
+    def move(self, source: str, target: str, hashes: Sequence[int], pace: Link, now_ms: float) -> float:
+        """Pages that `source` still holds go to `target`; when the last of them is there. Each is held once at every moment."""
+        moved = [page for page in hashes if self._holder.get(page) == source]
+        if not moved or source == target:
+            return now_ms
+        for page in reversed(moved):
+            del self._held[source][page]
+            self._held[target][page] = None
+            self._holder[page] = target
+        self._told(source, BlocksRemoved(tuple(moved), Tier.L3))
+        self._told(target, BlocksStored(tuple(moved), None, Tier.L3, self._page_tokens))
+        self._evict(target)
+        size_bytes = len(moved) * self.page_bytes
+        self.read_bytes["l3_remote_to_l3"] = self.read_bytes.get("l3_remote_to_l3", 0.0) + size_bytes
+        ways = ((source, "out"), (target, "in"))
+        return max(self._lanes[way].take(now_ms, size_bytes / pace.bytes_per_ms) for way in ways)
+
     def lose(self, node: str) -> None:
         """The node is gone with all that it held."""
         gone = tuple(self._held[node])

@@ -16,6 +16,7 @@ from bench.simulate.agenda import Agenda
 from bench.simulate.clients import Ask, Clients, Rota
 from bench.simulate.cluster import Cluster, misjudge
 from bench.simulate.engines import L3, EnginePool, Listener
+from bench.simulate.prefetching import Prefetching, Subject
 from bench.simulate.served import Served
 from bench.simulate.view import Sent, View
 from bench.simulate.workload import SessionPlan, Workload, reply_pages
@@ -23,6 +24,7 @@ from costmodel.policies.base import Policy
 from costmodel.values import Fleet, Role, Scored, Turn, WorkerKey
 from engine_adapters.emulator.model.request import Cached, EngineRequest
 from kvtier.index.events import BlockEvent
+from kvtier.prefetch.params import PrefetchParams
 from router.threads.estimate import Rates as OutputRates
 from router.threads.estimate import blend
 
@@ -45,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True):
     load_lag_ms: float = 10.0
     prior_error: float = 0.3
     resume_gap_s: float = 60.0
+    prefetch: bool = False  # the planner moves KV ahead of turns; wants a shared pool
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -56,6 +59,7 @@ class Outcome(msgspec.Struct, frozen=True):
     given_up: int  # by an engine, for want of memory
     moved_bytes: dict[str, float]
     decisions: tuple[tuple[float, str, WorkerKey, WorkerKey], ...]  # time, thread, prefill, decode
+    prefetch: dict[str, dict[str, float]] = {}  # by trigger, the planner's own counts
 
 
 class _Thread:
@@ -103,6 +107,9 @@ class Simulation:
         )
         listener = Listener(self._prefilled, self._first_token, self._finished, self._published, self._pooled)
         self._engines = EnginePool(params, self._agenda, listener, l3)
+        self._prefetching: Prefetching | None = None
+        if settings.prefetch and l3 is not None:
+            self._prefetching = Prefetching(self._agenda, self._view, self._engines, policy, PrefetchParams())
         until_ms = settings.horizon_s * 1000
         self._clients = Clients(self._agenda, self._send, until_ms=until_ms, rota=settings.rota)
         self._prefill_keys = [key for key, role in roles.items() if role is not Role.DECODE]
@@ -131,7 +138,8 @@ class Simulation:
                 told_ms = agenda.now_ms
                 tell(min(told_ms, until_ms) / 1000)
         moved = self._engines.moved_bytes()
-        return Outcome(tuple(self._served), until_ms, len(self._flights), self._given_up, moved, tuple(self._decisions))
+        decisions, tallies = tuple(self._decisions), self._prefetching.tallies() if self._prefetching is not None else {}
+        return Outcome(tuple(self._served), until_ms, len(self._flights), self._given_up, moved, decisions, tallies)
 
     def _plans(self) -> Iterator[SessionPlan]:
         """The sessions in an order of the seed's, over and over; a repeated one is a new session with a new name."""
@@ -179,6 +187,9 @@ class Simulation:
         self._flights[rid] = _Flight(ask, sent, first_call)
         self._view.placed(sent, pages)
         thread.prefill, thread.decode = chosen.prefill, chosen.decode
+        if self._prefetching is not None:
+            output = round(thread.output_tokens)
+            self._prefetching.sent(ask.thread_id, Subject(pages, call.prompt_tokens, output, chosen.prefill, chosen.decode))
         self._dispatch(rid, ask, pages, chosen.prefill, chosen.decode)
 
     def _dispatch(self, rid: str, ask: Ask, pages: list[int], prefill: WorkerKey, decode: WorkerKey) -> None:
@@ -225,6 +236,8 @@ class Simulation:
         sent = self._flights[rid].sent
         sent.cached = cached
         self._view.prefilled(sent, self._agenda.now_ms)
+        if self._prefetching is not None:
+            self._prefetching.served(self._flights[rid].ask.thread_id, sent.chosen.prefill, cached.tokens)
 
     def _first_token(self, rid: str, cached: Cached) -> None:
         self._flights[rid].sent.first_ms = self._agenda.now_ms
@@ -246,6 +259,8 @@ class Simulation:
         thread.seen_ms = now_ms
         thread.output_tokens = blend(thread.output_tokens, output_tokens)
         self._outputs.learn_output(output_tokens)
+        if self._prefetching is not None:
+            self._prefetching.ended(ask.thread_id, sent.chosen.prefill, output_tokens)
         terms = sent.chosen.terms
         self._served.append(
             Served(

@@ -14,7 +14,7 @@ from bench.simulate.pooled_runs import PooledRuns
 from costmodel.calibrate import LinkEstimator
 from costmodel.hardware import HardwarePrior
 from costmodel.lesson import lesson
-from costmodel.values import Decode, Fleet, Link, Prefill, Residency, Role, Run, Scored, Tier, WorkerKey
+from costmodel.values import Decode, Fleet, Link, Prefill, PrefillRates, Residency, Role, Run, Scored, Tier, WorkerKey
 from engine_adapters.base import LoadReport
 from engine_adapters.emulator.model.request import Cached
 from kvtier.index.convert import to_residency
@@ -69,7 +69,8 @@ class View:
         self.workers = {key: Worker(role, belief, pool_rates) for key, role in roles.items()}
         self.disaggregated = Role.PREFILL in roles.values()
         self._belief = belief
-        self._page_tokens = page_tokens
+        self.page_tokens = page_tokens
+        self._applied: dict[WorkerKey, int] = {}
         self._restore = {Tier.L2: belief.host} if l2 else {}
         if l3:
             self._restore[Tier.L3] = belief.pool_remote
@@ -82,6 +83,7 @@ class View:
     def heard_events(self, key: WorkerKey, events: Iterable[BlockEvent], now_ms: float) -> None:
         for event in events:
             self._blocks.apply(key, event, now_ms)
+            self._applied[key] = self._applied.get(key, 0) + 1
 
     def heard_pool(self, node: str, event: BlockEvent) -> None:
         """What a node's agent says of its share of L3."""
@@ -102,7 +104,7 @@ class View:
     def routed(self, pages: Sequence[int]) -> dict[WorkerKey, int]:
         """Leading tokens of this prompt that were sent to each worker before."""
         found = self._routed.leading(pages[_ROUTED_STRIDE - 1 :: _ROUTED_STRIDE])
-        return {key: count * _ROUTED_STRIDE * self._page_tokens for key, count in found.items()}
+        return {key: count * _ROUTED_STRIDE * self.page_tokens for key, count in found.items()}
 
     def fleet(
         self,
@@ -121,13 +123,13 @@ class View:
         """
         matches = {} if new_thread else self._blocks.match(pages, now_ms)
         lineage = routed if new_thread else {}
-        pooled = PooledRuns(pages, self._holder, self._page_tokens) if self._l3 and not new_thread else None
+        pooled = PooledRuns(pages, self._holder, self.page_tokens) if self._l3 and not new_thread else None
         prefills: list[Prefill] = []
         decodes: list[Decode] = []
         for key, worker in self.workers.items():
             match = matches.get(key)
             if match is not None:
-                held = to_residency(match, self._page_tokens, prompt_tokens)
+                held = to_residency(match, self.page_tokens, prompt_tokens)
             elif key in lineage:
                 held = Residency((Run(0, lineage[key], Tier.L1),), self._routed.age_ms(key, now_ms))
             else:
@@ -139,7 +141,7 @@ class View:
                 sources: dict[str, Link] = {}
                 if pooled is not None:
                     held = pooled.behind(held, prompt_tokens)
-                    sources = {run.source: self._source_link(key, run.source) for run in held.runs if run.source}
+                    sources = {run.source: self.pool_link(run.source, key.worker_id) for run in held.runs if run.source}
                 prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent, sources))
             if worker.role is not Role.PREFILL:
                 link, rates = worker.transfer.link, worker.rates.decode(now_ms)
@@ -148,10 +150,21 @@ class View:
         queue, admit = self._pool_rates.queue_factor.value, self._pool_rates.admit_factor.value
         return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, queue, admit, self._pool_rates.reuse_share)
 
-    def _source_link(self, key: WorkerKey, node: str) -> Link:
+    def pool_link(self, source: str, target: str) -> Link:
         """A node's own engine copies; others pull through network cards that all readers of it share."""
-        link = self._belief.pool_local if node == key.worker_id else self._belief.pool_remote
-        return Link(link.latency_ms, link.bytes_per_ms, self._flows.get(node, 0))
+        link = self._belief.pool_local if source == target else self._belief.pool_remote
+        return Link(link.latency_ms, link.bytes_per_ms, self._flows.get(source, 0))
+
+    def prefill_rates(self, node: str, now_ms: float) -> PrefillRates:
+        return self.workers[WorkerKey(node)].rates.prefill(now_ms)
+
+    def applied(self, key: WorkerKey) -> int:
+        """How many block events of this worker have been heard."""
+        return self._applied.get(key, 0)
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        return self._belief.kv_bytes_per_token
 
     def placed(self, sent: Sent, pages: Sequence[int]) -> None:
         """Book a turn before anything is sent, so that the next decision sees it."""

@@ -1,0 +1,173 @@
+"""The prefetch planner in the simulated gateway: it hears what production tells it, and its moves are done in virtual time.
+
+Subjects are threads; what is known of one is the prompt of its last call. Nothing here knows a plan or the future.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from bench.simulate.agenda import Agenda
+from bench.simulate.engines import EnginePool
+from bench.simulate.view import View
+from costmodel.policies.base import Policy
+from costmodel.terms import queue_ms
+from costmodel.values import Fleet, Prefill, Tier, Turn, WorkerKey
+from kvtier.prefetch import events as ev
+from kvtier.prefetch.events import Event, FailReason
+from kvtier.prefetch.moves import Move, Stage, Warm
+from kvtier.prefetch.params import PrefetchParams
+from kvtier.prefetch.planner import Planner
+from kvtier.prefetch.view import Extent, LinkState, NodeState, Path, Place, Target
+
+_CLIENT, _TOOL = "sim", "tool"
+_MAX_SUBJECTS = 16_384
+_APPEND_TOKENS = 512  # that a next turn is expected to add beyond the last reply
+_REUSED_SHARE = 0.3  # of evicted KV that would have been used again, as production assumes
+
+
+class Subject(msgspec.Struct):
+    """A thread as it was last asked for."""
+
+    pages: Sequence[int]
+    prompt_tokens: int
+    output_tokens: int
+    prefill: WorkerKey
+    decode: WorkerKey
+
+
+class Prefetching:
+    """`served` counts bytes that warm requests brought up. One planner for the pool."""
+
+    def __init__(self, agenda: Agenda, view: View, engines: EnginePool, policy: Policy, params: PrefetchParams) -> None:
+        self._agenda = agenda
+        self._view = view
+        self._engines = engines
+        self._policy = policy
+        self._planner = Planner(params)
+        self._subjects: OrderedDict[str, Subject] = OrderedDict()
+        self._rng = random.Random(0)  # a forecast must not move the real generator
+        self._tick_ms: float | None = None
+
+    def sent(self, thread: str, subject: Subject) -> None:
+        self._subjects[thread] = subject
+        self._subjects.move_to_end(thread)
+        if len(self._subjects) > _MAX_SUBJECTS:
+            self._subjects.popitem(last=False)
+        self._plan(ev.Sent(thread, subject.prefill, _CLIENT))
+
+    def served(self, thread: str, worker: WorkerKey, restored_tokens: int) -> None:
+        self._plan(ev.Served(thread, worker, restored_tokens))
+
+    def ended(self, thread: str, worker: WorkerKey, output_tokens: int) -> None:
+        if (subject := self._subjects.get(thread)) is not None:
+            subject.output_tokens = output_tokens
+        self._plan(ev.Ended(thread, worker, _TOOL, _CLIENT))
+
+    def tallies(self) -> dict[str, dict[str, float]]:
+        return {trigger.value: msgspec.to_builtins(tally) for trigger, tally in self._planner.tallies.items()}
+
+    # what the planner asks
+
+    def target(self, subject: str, worker: WorkerKey | None) -> Target | None:
+        known = self._subjects.get(subject)
+        if known is None:
+            return None
+        prompt_tokens = known.prompt_tokens + known.output_tokens + _APPEND_TOKENS
+        fleet = self._view.fleet(known.pages, prompt_tokens, {}, self._agenda.now_ms, new_thread=False)
+        key = worker or self._choose(subject, known, prompt_tokens, fleet)
+        prefill = next((each for each in fleet.prefills if each.worker == key), None)
+        return None if prefill is None else self._target(prefill, prompt_tokens, fleet.kv_bytes_per_token)
+
+    def link(self, path: Path) -> LinkState:
+        return LinkState(self._view.pool_link(path.source, path.target))
+
+    def node(self, node: str) -> NodeState:
+        pages = self._engines.free_pages(node)
+        rates = self._view.prefill_rates(node, self._agenda.now_ms)
+        harm = 0.0 if pages else _REUSED_SHARE * rates.ms_per_token / self._view.kv_bytes_per_token
+        return NodeState(int(pages * self._engines.page_bytes), harm)
+
+    def changes(self, worker: WorkerKey) -> int:
+        return self._view.applied(worker)
+
+    def _choose(self, thread: str, known: Subject, prompt_tokens: int, fleet: Fleet) -> WorkerKey:
+        turn = Turn(thread, prompt_tokens, max(1, known.output_tokens), False, 0, known.prefill, known.decode)
+        policy = copy.deepcopy(self._policy) if len(fleet.prefills) > 1 else self._policy
+        return policy.decide(turn, fleet, self._agenda.now_ms, self._rng).chosen.prefill
+
+    def _target(self, prefill: Prefill, prompt_tokens: int, kv_bytes: float) -> Target:
+        extents = tuple(
+            Extent(run.start, run.tokens, (Place(run.source, Tier.L3),))
+            if run.source
+            else Extent(run.start, run.tokens, (), run.tier)
+            for run in prefill.residency.runs
+        )
+        return Target(
+            prefill.worker,
+            prefill.worker.worker_id,
+            prompt_tokens,
+            extents,
+            prefill.rates,
+            prefill.restore,
+            kv_bytes,
+            page_tokens=self._view.page_tokens,
+            queue_ms=queue_ms(prefill.load, prefill.rates),
+            waiting_turns=prefill.load.waiting_requests,
+            warmable=True,
+            device_tokens=prefill.load.kv_tokens_capacity,
+            reads_remote=True,
+        )
+
+    # what it wants done
+
+    def _plan(self, event: Event) -> None:
+        now_ms = self._agenda.now_ms
+        for move in self._planner.plan(event, self, now_ms):
+            self._do(move)
+        due_ms = self._planner.next_ms
+        if due_ms is not None and (self._tick_ms is None or due_ms < self._tick_ms):
+            self._tick_ms = max(due_ms, now_ms)
+            self._agenda.at(self._tick_ms, self._tick, self._tick_ms)
+
+    def _tick(self, due_ms: float) -> None:
+        if self._tick_ms == due_ms:
+            self._tick_ms = None
+            self._plan(ev.Tick())
+
+    def _do(self, move: Move) -> None:
+        """Leases and withdrawals change nothing here: L3 keeps what was lately looked up, and a copy under way arrives."""
+        if isinstance(move, Stage):
+            self._stage(move)
+        elif isinstance(move, Warm):
+            self._warm(move)
+
+    def _stage(self, move: Stage) -> None:
+        known = self._subjects.get(move.subject)
+        page = self._view.page_tokens
+        pages = [] if known is None else known.pages[move.start // page : -(-(move.start + move.tokens) // page)]
+        if not pages:
+            self._later(self._agenda.now_ms, ev.MoveFailed(move.move, FailReason.NO_COPY))
+            return
+        done_ms = self._engines.stage(move.path.source, move.path.target, pages, move.bytes_per_ms)
+        self._later(done_ms, ev.MoveEnded(move.move, move.size_bytes))
+
+    def _warm(self, move: Warm) -> None:
+        known = self._subjects.get(move.subject)
+        pages = [] if known is None else list(known.pages[: move.tokens // self._view.page_tokens])
+        if not pages:
+            self._later(self._agenda.now_ms, ev.MoveFailed(move.move, FailReason.REFUSED))
+            return
+        self._engines.warm(move.worker, pages, self._warmed(move))
+
+    def _warmed(self, move: Warm) -> Callable[[], None]:
+        return lambda: self._later(self._agenda.now_ms, ev.MoveEnded(move.move, move.size_bytes))
+
+    def _later(self, when_ms: float, event: Event) -> None:
+        """Never within `plan` itself."""
+        self._agenda.at(when_ms, self._plan, event)
