@@ -26,6 +26,7 @@ from router.config.tree import LogConfig
 from router.logs import configure_logs
 
 _MODEL_DIR = Path(__file__).parents[2] / "configs" / "models" / "tiny-agent"
+_WORDS = {"emulator": 1_500, "sglang": 3_000}  # so that computing the prompt anew takes well longer than the rest of a turn
 _EXPECTED = (SiteFailed, EngineNotInstalled, EngineStartError, NoFreePort, httpx.HTTPError, TimeoutError)
 
 
@@ -34,7 +35,9 @@ def prefetch(
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Sessions in each arm, in turns.")] = 5,
     gap_s: Annotated[float, typer.Option(min=0.5, max=600, help="How long the thread idles.")] = 5.0,
     link_mb_s: Annotated[float, typer.Option(min=0.1, help="Between the nodes of the real servers, in MB/s.")] = 8.0,
-    words: Annotated[int, typer.Option(min=100, max=8_000, help="Of the thread's prompt, about three tokens each.")] = 3_000,
+    words: Annotated[
+        int, typer.Option(min=0, max=8_000, help="Of the thread's prompt, about three tokens each; 0 = the engine's.")
+    ] = 0,
     idle: Annotated[int, typer.Option(min=0, max=65_536, help="Measure that many idle threads instead.")] = 0,
     seconds: Annotated[float, typer.Option(min=1, max=3600, help="For how long they idle.")] = 60.0,
     as_json_line: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
@@ -54,7 +57,7 @@ def prefetch(
         if idle:
             _show_idle(idle, seconds, as_json_line)
         else:
-            plan = Plan(repeats=repeats, gap_s=gap_s, prompt_words=words)
+            plan = Plan(repeats=repeats, gap_s=gap_s, prompt_words=words or _WORDS.get(engine, 0))
             _show(asyncio.run(_run(engine, plan, link_mb_s * 1e6)), engine, as_json_line)
     except _EXPECTED as error:
         _tell(f"{type(error).__name__}: {error}")
