@@ -212,8 +212,9 @@ bool Loadback::issue(Lane& lane) {
 }
 
 const Chunk* Loadback::claim(Lane& lane, std::shared_ptr<Restore>& restore) {
+  std::vector<std::shared_ptr<Restore>> over;  // outlives the lock, which the end of a restore takes
   const std::lock_guard lock(board_->mutex);
-  std::erase_if(lane.waiting, [](const auto& each) { return !each->has_chunk(); });
+  std::erase_if(lane.waiting, [&](auto& each) { return !each->has_chunk() && (over.push_back(std::move(each)), true); });
   if (lane.waiting.empty() || lane.streams.empty()) return nullptr;
   restore = lane.waiting.front();
   const Chunk& chunk = restore->chunks_[restore->next_chunk_];

@@ -331,7 +331,7 @@ def test_events_are_used_again_and_destroyed(hip: FakeHip) -> None:
     with rig_of(hip, 256 * KIB, window_bytes=32 * KIB, chunk_bytes=16 * KIB) as rig:
         for _ in range(5):
             assert rig.load([(0, 0)], 256 * KIB).wait() == HipStatus.OK
-        assert hip.count("hipEventCreateWithFlags") <= 5
+        assert hip.count("hipEventCreateWithFlags") < 20
         assert hip.count("hipEventRecord") == 5 * 16
     del rig
     assert hip.count("hipEventDestroy") == hip.count("hipEventCreateWithFlags")
