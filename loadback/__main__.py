@@ -19,6 +19,7 @@ from loadback.explain_command import explain
 from loadback.serve_command import serve
 from loadback.sglang_plugin_command import sglang_plugin
 from loadback.up_command import up
+from loadback.vllm_plugin_command import vllm_plugin
 
 HELP = """A cache-aware gateway for agentic LLM serving.
 
@@ -49,7 +50,7 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
-    for command in (serve, agent, sglang_plugin, up, demo, explain, doctor):
+    for command in (serve, agent, sglang_plugin, vllm_plugin, up, demo, explain, doctor):
         app.command()(command)
     app.add_typer(bench_commands(), name="bench")
     app.add_typer(sim_commands(), name="sim")

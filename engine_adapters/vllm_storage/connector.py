@@ -22,7 +22,7 @@ from engine_adapters.vllm_storage.scheduling import Scheduling
 from engine_adapters.vllm_storage.settings import ConnectorSettings, check_engine, connector_settings
 from engine_adapters.vllm_storage.space import Rank, page_space, replicas
 from engine_adapters.vllm_storage.working import Working
-from kvtier.client.copier import PortableCopier
+from kvtier.client.native_copier import best_copier
 from kvtier.client.page_client import PageClient
 from kvtier.page.key import DIGEST_BYTES
 from kvtier.page.space import PageSpace
@@ -159,7 +159,7 @@ class LoadbackConnector(base.KVConnectorBase_V1):  # type: ignore[misc,unused-ig
 
 
 def _client(settings: ConnectorSettings, space: PageSpace) -> PageClient:
-    return PageClient(Path(settings.socket), space, PortableCopier(settings.copy_threads), settings, settings.worker)
+    return PageClient(Path(settings.socket), space, best_copier(settings.copy_threads), settings, settings.worker)
 
 
 def _rank() -> Rank:

@@ -38,3 +38,13 @@ def test_the_sglang_plugin_comes_with_its_flags(tmp_path: Path) -> None:
     assert f"PYTHONPATH={archive}" in result.output
     assert '"worker": "p0"' in result.output
     assert "--hicache-storage-backend dynamic" in result.output
+
+
+def test_the_vllm_plugin_comes_with_its_flags(tmp_path: Path) -> None:
+    archive = tmp_path / "plugin.zip"
+    result = CliRunner().invoke(build(), ["vllm-plugin", str(archive), "--worker", "u0"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    assert is_zipfile(archive)
+    assert f"PYTHONPATH={archive}" in result.output
+    assert '"worker": "u0"' in result.output
+    assert "--kv-transfer-config" in result.output

@@ -15,6 +15,7 @@ COMMANDS = [
     ("serve",),
     ("agent",),
     ("sglang-plugin",),
+    ("vllm-plugin",),
     ("up",),
     ("demo",),
     ("explain",),
