@@ -10,14 +10,16 @@ from pathlib import Path
 
 import msgspec
 
-from kvtier.agent.config import AgentConfig, SsdConfig
+from kvtier.agent.config import AgentConfig, ListenConfig, SsdConfig
 from kvtier.agent.desk import Desk
+from kvtier.agent.desk_client import DeskClient
 from kvtier.agent.fetcher import Fetcher
-from kvtier.agent.listeners import Listeners
+from kvtier.agent.listeners import AgentInUse, Listeners
 from kvtier.agent.mover import Mover
 from kvtier.agent.progress import Progress
 from kvtier.agent.stager import Stager
 from kvtier.copy.address import extent_of
+from kvtier.control.server import ControlServer
 from kvtier.page.key import page_key
 from kvtier.pool.backing import HUGE_BYTES
 from kvtier.pool.dram_pool import DramPool
@@ -60,6 +62,7 @@ class Agent:
         greeting = Greeting(PROTOCOL_VERSION, config.node, epoch, self.pool.bytes, self.pool.backing.value)
         self.listeners = Listeners(desk, greeting, self.pool.fd, config.serve)
         self.port = 0  # for peers, once it runs
+        self.control = ControlServer(config.node, DeskClient(desk)) if config.control is not None else None
 
     def recover(self) -> None:
         """Take in what an earlier life left on SSD."""
@@ -84,6 +87,8 @@ class Agent:
             self.listeners.listen_unix(Path(self.config.socket))
             if self.config.listen is not None:
                 self.port = self.listeners.listen_tcp(self.config.listen.host, self.config.listen.port)
+            if self.control is not None and self.config.control is not None:
+                await self._listen_control(self.control, self.config.control)
             log.info("agent %s serves %d MiB (%s)", self.config.node, self.pool.bytes >> 20, self.pool.backing.value)
             if ready is not None:
                 ready.set()
@@ -92,6 +97,13 @@ class Agent:
                 await _wait(stop, self.config.tick_ms / 1000)
         finally:
             await self._shut_down()
+
+    async def _listen_control(self, server: ControlServer, config: ListenConfig) -> None:
+        try:
+            port = await server.start(config.host, config.port)
+        except RuntimeError as error:
+            raise AgentInUse(f"cannot listen at {config.host}:{config.port} for gateways: {error}") from error
+        log.info("agent %s answers gateways at %s:%d", self.config.node, config.host, port)
 
     def tick(self) -> None:
         self.store.tick(monotonic_ms())
@@ -130,6 +142,8 @@ class Agent:
         }
 
     async def _shut_down(self) -> None:
+        if self.control is not None:
+            await self.control.close()
         await self.stager.close()
         await self.listeners.close()
         await self.links.close()

@@ -42,7 +42,7 @@ class SsdConfig(SsdSettings, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where other agents reach this one. There is no authentication: a network that only nodes share."""
+    """Where other agents, or gateways, reach this one. There is no authentication: a network that only nodes share."""
 
     host: str = "127.0.0.1"
     port: int = 0  # 0 = the system chooses, and the agent says which
@@ -56,6 +56,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     dram: DramConfig
     ssd: SsdConfig | None = None
     listen: ListenConfig | None = None
+    control: ListenConfig | None = None  # for gateways, by gRPC
     serve: ServeSettings = ServeSettings()
     links: LinkSettings = LinkSettings()
     transport: TransportSettings = TcpTransport()  # of pages between nodes

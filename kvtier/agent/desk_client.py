@@ -1,0 +1,19 @@
+"""A client of the desk inside the agent's own process."""
+
+from __future__ import annotations
+
+from kvtier.agent.desk import Desk
+from kvtier.wire.messages import Reply, Request
+
+
+class DeskClient:
+    """Asks as one connection would, as long as the agent lives. For requests without payload in their answers."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._owner = desk.enter()
+
+    async def ask(self, request: Request) -> Reply:
+        answer = await self._desk.answer(self._owner, request)
+        self._desk.finished(answer)
+        return answer.reply

@@ -1,0 +1,69 @@
+"""`NodeControl` over gRPC: one message whatever the number of things that are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from grpc import aio
+
+from kvtier.control import control_pb2 as pb
+from kvtier.control.node_control import CutOrder, NodeReport, NodeUnavailable, Pinned, PinOrder
+from kvtier.page.space import PageSpace
+from kvtier.page.status import Status
+
+SERVICE = "loadback.control.v1.NodeControl"
+
+
+class GrpcControl:
+    """`close` must be awaited. `node` is whom the answers must come from."""
+
+    def __init__(self, node: str, address: str, deadline_s: float) -> None:
+        self._node = node
+        self._deadline_s = deadline_s
+        self._channel = aio.insecure_channel(address)
+
+    async def report(self) -> NodeReport:
+        reply = await self._call("ReadNode", pb.ReadNodeRequest(), pb.Node)
+        if reply.node != self._node:
+            raise NodeUnavailable(f"there is {reply.node}, not {self._node}")
+        spaces = tuple(msgspec.msgpack.decode(space, type=PageSpace) for space in reply.spaces)
+        return NodeReport(reply.node, reply.epoch, dict(zip(reply.names, reply.values, strict=True)), spaces)
+
+    async def pin(self, orders: Sequence[PinOrder]) -> list[Pinned]:
+        request = pb.PinRequest(
+            spaces=[msgspec.msgpack.encode(order.space) for order in orders],
+            digests=[order.digests for order in orders],
+            ttl_ms=[order.ttl_ms for order in orders],
+        )
+        reply = await self._call("Pin", request, pb.PinReply)
+        return [
+            Pinned(Status(status), pin, pages)
+            for status, pin, pages in zip(reply.statuses, reply.pins, reply.pages, strict=True)
+        ]
+
+    async def unpin(self, pins: Sequence[int]) -> list[bool]:
+        return list((await self._call("Unpin", pb.UnpinRequest(pins=pins), pb.UnpinReply)).ended)
+
+    async def set_cuts(self, orders: Sequence[CutOrder]) -> None:
+        request = pb.CutRequest(
+            workers=[order.worker for order in orders],
+            digests=[order.digest for order in orders],
+            ttl_ms=[order.ttl_ms for order in orders],
+        )
+        await self._call("SetCuts", request, pb.CutReply)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _call(self, method: str, request: Any, reply: Any) -> Any:
+        call: Any = self._channel.unary_unary(
+            f"/{SERVICE}/{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=reply.FromString,
+        )
+        try:
+            return await call(request, timeout=self._deadline_s)
+        except aio.AioRpcError as error:
+            raise NodeUnavailable(f"{method}: {error.code().name}: {error.details()}") from error

@@ -1,0 +1,56 @@
+"""`NodeControl` over the agents' own wire: one call a thing that is asked, side by side on one connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from kvtier.control.node_control import CutOrder, NodeReport, NodeUnavailable, Pinned, PinOrder
+from kvtier.page.status import Status
+from kvtier.transport.links import PeerLinks
+from kvtier.transport.peer_link import PeerRefused, PeerUnavailable
+from kvtier.wire import messages as wire
+
+_Reply = TypeVar("_Reply", bound=wire.Message)
+
+
+class WireControl:
+    """`links` belong to the caller."""
+
+    def __init__(self, peer: wire.Peer, links: PeerLinks, deadline_s: float) -> None:
+        self._peer = peer
+        self._links = links
+        self._deadline_s = deadline_s
+
+    async def report(self) -> NodeReport:
+        stats, spaces = await asyncio.gather(self._ask(wire.AskStats(), wire.Stats), self._ask(wire.AskSpaces(), wire.Spaces))
+        return NodeReport(self._peer.node, spaces.epoch, stats.numbers, tuple(spaces.spaces.values()))
+
+    async def pin(self, orders: Sequence[PinOrder]) -> list[Pinned]:
+        return list(await asyncio.gather(*map(self._pin, orders)))
+
+    async def unpin(self, pins: Sequence[int]) -> list[bool]:
+        replies = await asyncio.gather(*(self._ask(wire.Unpin(pin), wire.Done) for pin in pins))
+        return [reply.status is Status.OK for reply in replies]
+
+    async def set_cuts(self, orders: Sequence[CutOrder]) -> None:
+        await asyncio.gather(*(self._ask(wire.SetCut(*order), wire.Done) for order in orders))
+
+    async def close(self) -> None:
+        pass
+
+    async def _pin(self, order: PinOrder) -> Pinned:
+        space = (await self._ask(wire.Attach(order.space), wire.Attached)).space
+        reply = await self._ask(wire.PinPages(space, order.digests, order.ttl_ms), wire.PagesPinned)
+        return Pinned(reply.status, reply.pin, reply.pages)
+
+    async def _ask(self, request: wire.Request, kind: type[_Reply]) -> _Reply:
+        try:
+            link = await self._links.to(self._peer)
+            reply = await link.call(request, self._deadline_s)
+        except (PeerUnavailable, PeerRefused) as error:
+            raise NodeUnavailable(str(error)) from error
+        if not isinstance(reply, kind):
+            raise NodeUnavailable(f"{type(reply).__name__} is no answer to {type(request).__name__}")
+        return reply
