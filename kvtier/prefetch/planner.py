@@ -192,6 +192,8 @@ class Planner:
         tally = self._board.tallies[job.trigger]
         tally.late_bytes += max(0, job.planned_bytes - job.moved_bytes) if job.state is not JobState.READY else 0
         job.sent, job.warm_at_ms = True, None
+        job.expires_ms = max(job.expires_ms, now_ms + self._params.hold_ms)  # it may queue there
+        self._follow(job)
         self._board.drop_warm(job, cancel=True)
         if job.state is JobState.READY:
             return
@@ -276,7 +278,13 @@ class Planner:
     # the fleet changes
 
     def _drained(self, worker: WorkerKey, view: View, now_ms: float) -> None:
-        self._move_hot(Trigger.DRAIN, [watch for watch in self._watches if watch.worker == worker], None, view, now_ms)
+        """What was on its way there is planned anew."""
+        meant = [job for job in self._board.active.values() if job.worker == worker and not job.sent]
+        for job in meant:
+            self._cancel(job)
+        subjects = {job.subject for job in meant}
+        watches = [watch for watch in self._watches if watch.worker == worker or watch.thread in subjects]
+        self._move_hot(Trigger.DRAIN, watches, None, view, now_ms)
 
     def _scaled_out(self, worker: WorkerKey, view: View, now_ms: float) -> None:
         self._move_hot(

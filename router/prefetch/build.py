@@ -5,7 +5,10 @@ from __future__ import annotations
 from random import Random
 
 import httpx
+import msgspec
 
+from kvtier.prefetch.events import Trigger
+from kvtier.prefetch.params import PrefetchParams
 from kvtier.prefetch.planner import Planner
 from kvtier.transport.links import LinkSettings, PeerLinks
 from kvtier.wire.messages import Peer
@@ -57,7 +60,7 @@ class Prefetch:
             warm=config.prefetch.warm,
         )
         self.prefetcher = Prefetcher(
-            Planner(config.prefetch.as_params()),
+            Planner(_params(config)),
             view,
             lambda tell: Executor(self.agents, warmer, self.subjects, links, tell, clock),
             self.agents,
@@ -83,3 +86,11 @@ class Prefetch:
     def _look(self) -> None:
         self.nodes.attach()
         self._links.sweep()
+
+
+def _params(config: Config) -> PrefetchParams:
+    """Without agents nothing can be staged, and triggers that only stage need not be weighed."""
+    params = config.prefetch.as_params()
+    if config.agents:
+        return params
+    return msgspec.structs.replace(params, triggers=params.triggers - {Trigger.DECISION, Trigger.DRAIN, Trigger.SCALE_OUT})

@@ -376,6 +376,33 @@ def test_the_threads_of_a_draining_worker_move_hottest_first() -> None:
     assert jobs == dict.fromkeys(("tool", "running"), Trigger.DRAIN)
 
 
+def test_what_was_on_its_way_to_a_draining_worker_goes_elsewhere() -> None:
+    run = drive()
+    run.world.remote("t", TOKENS, "n3")
+    idle(run)
+    before = only_job(run)
+    run.world.chosen["t"] = "2"
+    run.tell(ev.Drained(W1))
+    assert before.state is JobState.CANCELLED
+    job = only_job(run)
+    assert (job.trigger, job.worker) == (Trigger.DRAIN, W2)
+    assert {stage.path for stage in run.stages.values()} == {Path("n3", "n2")}
+
+
+def test_a_turn_that_queues_for_long_finds_its_lease_counted() -> None:
+    run = drive(hold_ms=10_000.0)
+    run.world.remote("t", TOKENS)
+    idle(run)
+    arrive(run)
+    job = only_job(run)
+    run.now_ms += 9_000
+    run.tell(ev.Sent("t", W1))
+    run.now_ms += 9_000
+    run.tell(ev.Tick())
+    run.tell(ev.Served("t", W1))
+    assert job.state is JobState.CONSUMED
+
+
 def test_a_new_worker_gets_the_threads_that_will_be_sent_there() -> None:
     run = drive()
     for name, to in (("here", "1"), ("there", "3")):
