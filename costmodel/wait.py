@@ -17,8 +17,8 @@ class WaitFactor:
     """Told pairs of waits in ms; `value` multiplies the next prediction."""
 
     def __init__(self, value: float = 1.0) -> None:
-        self._log = math.log(value)
-        self.value = value
+        self._log = min(max(math.log(max(value, 1e-9)), -_BOUND), _BOUND)
+        self.value = math.exp(self._log)
 
     def observe(self, predicted_ms: float, actual_ms: float) -> None:
         """`predicted_ms` as it was told, so with the factor of that time."""

@@ -102,6 +102,15 @@ class Feed(msgspec.Struct, frozen=True):
     address: str = ""
 
 
+class Predicted(msgspec.Struct, frozen=True):
+    """How far a prefill worker's times to the first token were off, over its last 200 turns."""
+
+    turns: int = 0
+    error_p50: float | None = None
+    bias_p50: float | None = None
+    drifting: bool = False
+
+
 class Worker(msgspec.Struct, frozen=True):
     """One entry of `/admin/workers`."""
 
@@ -116,6 +125,7 @@ class Worker(msgspec.Struct, frozen=True):
     breaker: str = ""
     last_fault: str | None = None
     inflight: int = 0
+    ttft: Predicted = Predicted()
     events: list[Feed] = []
 
 

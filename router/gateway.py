@@ -18,6 +18,7 @@ from router.body.scan import Scanner
 from router.clock import Clock
 from router.config.tree import Config, WorkerConfig
 from router.fleet.aborter import Aborter
+from router.fleet.calibration_store import CalibrationStore
 from router.fleet.control_transport import PooledTransport
 from router.fleet.fleet import Fleet
 from router.fleet.monitor import Monitor
@@ -40,6 +41,8 @@ class Gateway:
         self.config = config
         self.clock = clock
         self.fleet = Fleet(config)
+        self.calibration = CalibrationStore(config.calibration.path, config.calibration.every_s, self.fleet)
+        self.calibration.load()
         self.metrics = TurnMetrics()
         scanner: Scanner[State] = Scanner(_reserved(self.fleet), PrefixMemo(config.threads.memo_checkpoints))
         self.threads = ThreadStore(scanner, max_bytes=config.threads.max_bytes, resume_gap_s=config.threads.resume_gap_s)
@@ -83,8 +86,10 @@ class Gateway:
         self.prefetch.start()
         self.sharing.start()
         self.followers.start()
+        self.calibration.start()
 
     async def close(self) -> None:
+        await self.calibration.close()
         self.loop_lag.close()
         await self.sharing.close()
         await self.followers.close()

@@ -30,7 +30,7 @@ async def check_gateway(http: httpx.AsyncClient) -> tuple[list[Target], list[Che
     except AdminError as error:
         return [], [*checks, fail("gateway", "admin", error.found, error.fix)]
     for worker in workers:
-        checks += [check_worker(worker), *(check_feed(worker.id, feed) for feed in worker.events)]
+        checks += [check_worker(worker), *check_calibration(worker), *(check_feed(worker.id, feed) for feed in worker.events)]
     checks += [check for pool in pools for check in check_prompt_states(pool)]
     return [target_of(worker) for worker in workers], checks
 
@@ -56,6 +56,18 @@ def check_worker(worker: Worker) -> Check:
     told = f"{worker.state}" + (f": {worker.last_fault}" if worker.last_fault else "")
     mark = fail if worker.state == "down" else warn
     return mark(worker.id, "state", told, FIXES.get(worker.state, "look at the engine's log"))
+
+
+def check_calibration(worker: Worker) -> list[Check]:
+    """Of a worker that takes prefills: how well its first tokens are predicted."""
+    told = worker.ttft
+    if told.error_p50 is None or told.bias_p50 is None:
+        return []
+    last = f"its last {min(told.turns, 200)} of {told.turns} turns"
+    what = f"median error {told.error_p50:.0%}, bias {told.bias_p50:+.0%} over {last}"
+    if told.drifting:
+        return [warn(worker.id, "time to first token", f"{what}, and growing", "nothing if it passes: rates are being learned")]
+    return [ok(worker.id, "time to first token", what)]
 
 
 def check_feed(name: str, feed: Feed) -> Check:

@@ -55,6 +55,15 @@ def worker_view(pool: Pool, worker: Worker, feeds: Sequence[FeedStatus], now_ms:
             "prefill_ms_per_token2": prefill.ms_per_token2,
             "itl_base_ms": decode.itl_base_ms,
             "itl_ms_per_running": decode.itl_ms_per_running,
+            "reply_lifetime_ms": decode.lifetime_ms,
+            "queue_factor": pool.rates.queue_factor.value,
+            "admit_factor": pool.rates.admit_factor.value,
+        },
+        "ttft": {
+            "turns": worker.rates.accuracy.turns,
+            "error_p50": worker.rates.accuracy.error,
+            "bias_p50": worker.rates.accuracy.bias,
+            "drifting": worker.rates.accuracy.drifting,
         },
         "events": [
             {"rank": feed.dp_rank, "state": feed.state, "applied": feed.applied, "gaps": feed.gaps, "address": feed.address}

@@ -334,6 +334,11 @@ class IndexConfig(Section):
     redis: RedisConfig | None = None  # absent: this gateway keeps what it learns to itself
 
 
+class CalibrationConfig(Section):
+    path: str = ""  # of a JSON file that keeps what was learned of workers across a restart; empty: nothing is kept
+    every_s: Annotated[float, Field(gt=0)] = 30.0
+
+
 class LogConfig(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
     json_lines: bool = False
@@ -357,6 +362,7 @@ class Config(Section):
     index: IndexConfig = IndexConfig()
     agents: tuple[AgentPeerConfig, ...] = ()
     prefetch: PrefetchConfig = PrefetchConfig()
+    calibration: CalibrationConfig = CalibrationConfig()
     log: LogConfig = LogConfig()
     seed: int | None = None  # random seed of rooms, ids and near ties; None = from the system
 

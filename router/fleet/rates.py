@@ -6,7 +6,9 @@ The workers of a pool run the same model on the same kind of machine: what one s
 
 from __future__ import annotations
 
+from costmodel.accuracy import Accuracy
 from costmodel.calibrate import DecodeEstimator, PrefillEstimator
+from costmodel.calibration import Calibration
 from costmodel.lesson import Lesson
 from costmodel.values import DecodeRates, PrefillRates
 from costmodel.wait import WaitFactor
@@ -28,6 +30,7 @@ class Rates:
         self.reuse_share = 1.0
         self.queue_factor = WaitFactor()
         self.admit_factor = WaitFactor()
+        self.accuracy = Accuracy()
         self._prefills = 0
         self._decodes = 0
         self._prefill_seen_ms = self._decode_seen_ms = float("-inf")
@@ -62,6 +65,11 @@ class Rates:
         elif told.admit is not None:
             owner.admit_factor.observe(told.admit.predicted_ms, told.admit.actual_ms)
 
+    def observe_ttft(self, predicted_ms: float, actual_ms: float) -> None:
+        self.accuracy.observe(predicted_ms, actual_ms)
+        if self._pool is not None:
+            self._pool.observe_ttft(predicted_ms, actual_ms)
+
     def observe_reuse(self, prompt_tokens: int, cached_tokens: int) -> None:
         """How much of prompts comes from cache is a matter of the pool's traffic."""
         owner = self._pool or self
@@ -77,6 +85,24 @@ class Rates:
         self._decode_seen_ms = now_ms
         if self._pool is not None:
             self._pool.observe_decode(running_requests, itl_ms, decoding_ms, now_ms)
+
+    def calibration(self) -> Calibration:
+        """What was learned, for another process to start from."""
+        prefill = self._prefill_rates if self._prefills else None
+        decode = self._decode_rates if self._decodes else None
+        queue, admit = self.queue_factor.value, self.admit_factor.value
+        return Calibration(prefill, decode, None, queue, admit, self.reuse_share)
+
+    def restore(self, known: Calibration) -> None:
+        """Start from what another process has learned: as first beliefs, which the first turns can still overturn."""
+        if known.prefill is not None:
+            self._prefill, self._prefill_rates = PrefillEstimator(known.prefill), known.prefill
+            self._prefills = max(self._prefills, 1)
+        if known.decode is not None:
+            self._decode, self._decode_rates = DecodeEstimator(known.decode), known.decode
+            self._decodes = max(self._decodes, 1)
+        self.queue_factor, self.admit_factor = WaitFactor(known.queue_factor), WaitFactor(known.admit_factor)
+        self.reuse_share = min(1.0, known.reuse_share)
 
     def observe_report(self, uncached_tokens_total: int | None, busy_us_total: int | None, dp_rank: int) -> None:
         """The engine's own counters; they differ from worker to worker, so the pool hears nothing of them."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from enum import StrEnum
 
+import msgspec
+
 from costmodel.calibrate import LinkEstimator
+from costmodel.calibration import Calibration
 from costmodel.values import Role, WorkerKey
 from engine_adapters.base import Endpoint, EngineAdapter, EngineInfo, LoadReport
 from router.config.tree import BreakerConfig, HardwareConfig, WorkerConfig
@@ -92,6 +95,14 @@ class Worker:
             self.rates.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total, report.dp_rank)
             if report.transfer_bytes_per_ms:
                 self.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
+
+    def calibration(self) -> Calibration:
+        return msgspec.structs.replace(self.rates.calibration(), transfer=self.transfer.link)
+
+    def restore(self, known: Calibration) -> None:
+        self.rates.restore(known)
+        if known.transfer is not None and known.transfer.bytes_per_ms > 0:
+            self.transfer = LinkEstimator(known.transfer)
 
     @property
     def bootstrap_host(self) -> str:

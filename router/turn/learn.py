@@ -111,6 +111,7 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
         return
     placement, cached = attempt.placement, facts.cached_tokens or 0
     prefill, decode = placement.prefill.rates, placement.decode.rates
+    prefill.observe_ttft(placement.decision.chosen.terms.ttft_ms, ttft_ms)
     prefill.observe_reuse(facts.prompt_tokens, cached)
     told = lesson(placement.decision.chosen.terms, ttft_ms, prefill.prefill(now_ms), facts.prompt_tokens, cached)
     if told.prefill_ms is not None:
