@@ -62,6 +62,7 @@ def _table(memory: MemoryOutcome, disk: DiskOutcome | None) -> Table:
     for kind, ways in (("gather", memory.gather), ("scatter", memory.scatter)):
         for name, ratios in ways.items():
             table.add_row(f"{kind}, {name}", *(f"{ratios[size]:.2f}" for size in sizes))
+    table.add_row("flat, in four streams", *([f"{memory.striped_ratio:.2f}"] * len(sizes)))
     table.caption = (
         f"flat copy {memory.flat_gb_s:.1f} GB/s; a small batch costs {memory.batch_overhead_us:.1f} us more than its bytes"
     )

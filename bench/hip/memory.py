@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from statistics import median
 from types import ModuleType
+from typing import Any
 
 from bench.hip.noise import fill
 from bench.hip.outcome import MemoryOutcome, medians
@@ -38,17 +39,27 @@ def measure_memory(
     gathers: Samples = {way.name: {page: [] for page in page_sizes} for way in ways}
     scatters: Samples = {way.name: {page: [] for page in page_sizes} for way in ways}
     flat_s: list[float] = []
+    striped: list[float] = []
     for number in range(rounds):
         for page_bytes in page_sizes:
             pages = _shuffled(size // page_bytes, number)
             for way in ways:
+                copier.flat(buffers.packed, buffers.pool)  # while threads of the way before still spin
                 flat_s.append(_timed(lambda: copier.flat(buffers.packed, buffers.pool)))
                 gathers[way.name][page_bytes].append(flat_s[-1] / _timed(way.gather(buffers, pages, page_bytes)))
                 scatters[way.name][page_bytes].append(flat_s[-1] / _timed(way.scatter(buffers, pages, page_bytes)))
+        copier.flat(buffers.packed, buffers.pool)
+        flat_s.append(_timed(lambda: copier.flat(buffers.packed, buffers.pool)))
+        striped.append(flat_s[-1] / _timed(_striped(copier, buffers)))
         tell(f"round {number + 1} of {rounds}: a flat copy runs at {size / flat_s[-1] / 1e9:.1f} GB/s")
     overhead_us = _batch_overhead_us(copier, buffers)
     rate = size / median(flat_s) / 1e9
-    return MemoryOutcome(medians(gathers), medians(scatters), overhead_us, rate, threads, copier.isa)
+    return MemoryOutcome(medians(gathers), medians(scatters), overhead_us, rate, median(striped), threads, copier.isa)
+
+
+def _striped(copier: Any, buffers: Buffers) -> Step:
+    columns = [array("q", [value]) for value in (buffers.packed.address, buffers.pool.address, buffers.pool.bytes)]
+    return lambda: copier.move(*columns)
 
 
 def _shuffled(count: int, seed: int) -> list[int]:
@@ -81,7 +92,7 @@ def _check(ways: Sequence[Way], buffers: Buffers, page_sizes: Sequence[int]) -> 
             way.scatter(buffers, pages, page_bytes)()
 
 
-def _batch_overhead_us(copier: object, buffers: Buffers) -> float:
+def _batch_overhead_us(copier: Any, buffers: Buffers) -> float:
     """A small batch against a flat copy of as many bytes at the rate of a large one, from pages that are in no cache."""
     size = len(memoryview(buffers.pool))
     rng = random.Random(2)
@@ -90,7 +101,7 @@ def _batch_overhead_us(copier: object, buffers: Buffers) -> float:
     batch_s, flat_s = [], []
     for number in range(_BATCH_REPEATS):
         pages = array("q", [rng.randrange(held) for _ in range(_BATCH_PAGES)])
-        batch_s.append(_timed(lambda: copier.gather(packed, buffers.pool, pages, _BATCH_PAGE_BYTES)))  # type: ignore[attr-defined] # noqa: B023
+        batch_s.append(_timed(lambda: copier.gather(packed, buffers.pool, pages, _BATCH_PAGE_BYTES)))  # noqa: B023
         if not number % (_BATCH_REPEATS // 8):
-            flat_s.append(_timed(lambda: copier.flat(buffers.packed, buffers.pool)))  # type: ignore[attr-defined]
+            flat_s.append(_timed(lambda: copier.flat(buffers.packed, buffers.pool)))
     return (median(batch_s) - median(flat_s) * len(packed) / size) * 1e6

@@ -16,6 +16,7 @@ class MemoryOutcome(msgspec.Struct, frozen=True):
     scatter: dict[str, dict[int, float]]
     batch_overhead_us: float  # of a batch of 8 pages of 64 KiB, beyond what a flat copy of its bytes takes
     flat_gb_s: float
+    striped_ratio: float  # of a flat copy that walks each piece as four streams, as ours does: what is really within reach
     threads: int
     isa: str
 
@@ -40,6 +41,7 @@ def as_json(memory: MemoryOutcome, disk: DiskOutcome | None) -> dict[str, object
         "ssd_ceiling_gb_s": round(disk.ceiling_gb_s, _DECIMALS) if disk else None,
         "ssd_way": disk.way if disk else None,
         "flat_gb_s": round(memory.flat_gb_s, _DECIMALS),
+        "striped_ratio": round(memory.striped_ratio, _DECIMALS),
         "threads": memory.threads,
         "isa": memory.isa,
         "rivals_gather_ratio": {name: _keys(ratios) for name, ratios in memory.gather.items() if name != "ours"},

@@ -19,11 +19,11 @@ from loadback.__main__ import build
 
 def test_the_json_has_the_shape_that_was_agreed() -> None:
     ratios = {"ours": {16384: 0.91234, 65536: 1.0}, "numpy": {16384: 0.3, 65536: 0.4}}
-    outcome = as_json(MemoryOutcome(ratios, ratios, 7.25, 33.0, 2, "avx2"), DiskOutcome(0.95, 0.4, 2.7, "uring"))
+    outcome = as_json(MemoryOutcome(ratios, ratios, 7.25, 33.0, 1.3, 2, "avx2"), DiskOutcome(0.95, 0.4, 2.7, "uring"))
     assert outcome["gather_ratio"] == outcome["scatter_ratio"] == {"16384": 0.912, "65536": 1.0}
     assert (outcome["batch_overhead_us"], outcome["ssd_ratio"]) == (7.2, 0.95)
     assert outcome["rivals_gather_ratio"] == {"numpy": {"16384": 0.3, "65536": 0.4}}
-    assert as_json(MemoryOutcome(ratios, ratios, 7.0, 33.0, 2, "avx2"), None)["ssd_ratio"] is None
+    assert as_json(MemoryOutcome(ratios, ratios, 7.0, 33.0, 1.3, 2, "avx2"), None)["ssd_ratio"] is None
 
 
 def test_medians_are_by_way_and_page() -> None:

@@ -64,7 +64,7 @@ void copy_one(const StreamCopy& stream, const Move& move) {
 // A large piece goes as four streams, like four pages would.
 void copy_piece(const StreamCopy& stream, const Move& move) {
   constexpr std::size_t kStreams = 4;
-  if (move.bytes < kJobBytes || move.bytes % (kStreams * 64)) return copy_one(stream, move);
+  if (!stream.interleave || move.bytes < kJobBytes || move.bytes % (kStreams * 64)) return copy_one(stream, move);
   std::array<Span, kStreams> spans;
   const std::size_t bytes = move.bytes / kStreams;
   for (std::size_t index = 0; index < kStreams; ++index) spans[index] = {move.to + index * bytes, move.from + index * bytes};
@@ -78,7 +78,7 @@ void copy_pages(const StreamCopy& stream, const MoveAt& move_at, std::size_t fir
   while (first < last) {
     const Move move = move_at(first);
     const std::size_t count = std::min(kMaxInterleaved, last - first);
-    if (count < 2 || move.bytes < kMinStreamBytes || move.bytes > kMaxInterleavedBytes || move.bytes % 64) {
+    if (!stream.interleave || count < 2 || move.bytes < kMinStreamBytes || move.bytes > kMaxInterleavedBytes || move.bytes % 64) {
       copy_piece(stream, move);
       ++first;
       continue;

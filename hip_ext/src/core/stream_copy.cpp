@@ -78,7 +78,7 @@ constexpr StreamCopy kAvx512{Isa::avx512, copy_avx512, interleave_with<copy_avx5
 
 #endif
 
-constexpr StreamCopy kPortable{Isa::portable, copy_portable, interleave_with<copy_portable>, fence_portable};
+constexpr StreamCopy kPortable{Isa::portable, copy_portable, nullptr, fence_portable};
 
 }  // namespace
 
