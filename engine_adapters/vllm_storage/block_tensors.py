@@ -5,6 +5,7 @@ What is stored of a block is its logical content, layer after layer, not its str
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -46,17 +47,26 @@ class HostBlocks:
 class BlockTensors:
     """All layers of one worker, in the order of their names."""
 
-    def __init__(self, kv_caches: Mapping[str, Any], block_count: int) -> None:
-        """Raises `ConnectorConfigError` for caches that are not made of blocks."""
+    def __init__(self, kv_caches: Mapping[str, Any], block_count: int, backends: Mapping[str, str]) -> None:
+        """`backends` names the attention code of layers, which may order a block in its own way.
+
+        Raises `ConnectorConfigError` for caches that are not made of blocks.
+        """
+        self._backends = backends
         self._layers = [_layer(name, kv_caches[name], block_count) for name in sorted(kv_caches, key=_natural)]
         self._device = self._layers[0].blocks.device
         self._pinned = self._device.type != "cpu"
 
     @property
     def layout(self) -> str:
-        """Equal for workers whose blocks have the same layers, shapes and types."""
-        parts = [(layer.name, layer.kernel_blocks, layer.shape, str(layer.blocks.dtype)) for layer in self._layers]
-        return f"layers={len(parts)} first={parts[0][2]} {sha256(repr(parts).encode()).hexdigest()[:16]}"
+        """Equal for workers whose blocks have the same layers, shapes, types and order."""
+        parts = [
+            (layer.name, layer.kernel_blocks, layer.shape, str(layer.blocks.dtype), self._backends.get(layer.name, ""))
+            for layer in self._layers
+        ]
+        backends = "+".join(sorted(set(self._backends.values())))
+        digest = sha256(repr(parts).encode()).hexdigest()[:16]
+        return f"{len(parts)} layers, first {parts[0][2]}, {backends} on {_machine(self._device)}, {digest}"
 
     @property
     def block_bytes(self) -> int:
@@ -125,6 +135,14 @@ def _layer(name: str, cache: Any, block_count: int) -> _Layer:
     if rest or not kernel_blocks:
         raise ConnectorConfigError(f"layer {name} of shape {tuple(cache.shape)} is not made of {block_count} blocks")
     return _Layer(name, blocks, tuple(blocks.shape[1:]), kernel_blocks)
+
+
+def _machine(device: torch.device) -> str:
+    """On a CPU the instruction set decides how attention code orders keys within a block."""
+    if device.type != "cpu":
+        return str(device.type)
+    amx = " AMX" if torch.cpu._is_amx_tile_supported() else ""
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{amx}"
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

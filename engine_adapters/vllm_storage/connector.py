@@ -7,7 +7,7 @@ page spaces theirs are, so that a prompt counts as far as every rank has it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class LoadbackConnector(base.KVConnectorBase_V1):  # type: ignore[misc,unused-ig
 
     def register_kv_caches(self, kv_caches: Mapping[str, Any]) -> None:
         """Raises `ConnectorConfigError`."""
-        tensors = BlockTensors(kv_caches, self._kv_cache_config.num_blocks)
+        tensors = BlockTensors(kv_caches, self._kv_cache_config.num_blocks, _backends(self._vllm_config, kv_caches))
         rank = _rank()
         self._space = page_space(self._vllm_config, self._kv_cache_config, rank, tensors.layout, self._settings)
         self._saves = rank.tp % replicas(self._kv_cache_config) == 0
@@ -160,6 +160,13 @@ class LoadbackConnector(base.KVConnectorBase_V1):  # type: ignore[misc,unused-ig
 
 def _client(settings: ConnectorSettings, space: PageSpace) -> PageClient:
     return PageClient(Path(settings.socket), space, best_copier(settings.copy_threads), settings, settings.worker)
+
+
+def _backends(vllm_config: Any, layers: Iterable[str]) -> dict[str, str]:
+    """The attention code of each layer; layers that do not say have none."""
+    modules = vllm_config.compilation_config.static_forward_context
+    found = {layer: getattr(modules.get(layer), "get_attn_backend", None) for layer in layers}
+    return {layer: ask().get_name() for layer, ask in found.items() if ask is not None}
 
 
 def _rank() -> Rank:
