@@ -21,7 +21,8 @@ _TURN_CHARS = 2_400
 
 
 class DialectRow(msgspec.Struct, frozen=True):
-    """`delta_cpu_ms`: median of one turn, from the body's bytes to its block ids; `as_chat_ms`: of it, making the chat."""
+    """`delta_cpu_ms`: median of one turn, from the body's bytes to its block ids; `as_chat_ms`: of it, making the chat, where
+    that is made whole."""
 
     path: str
     context_tokens: int
@@ -38,15 +39,17 @@ def _measure(model: PromptModel, path: str, context_chars: int, turns: int) -> D
     talk = Talk(library_text(2 * context_chars))
     while talk.chars < context_chars:
         talk.grow(_TURN_CHARS)
-    state = model.extend(None, prompts.chat(path, body_of(talk, path, [])), root)
+    form = prompts.form(path)
+    first = body_of(talk, path, [])
+    state = model.extend(None, first if form is not None else prompts.chat(path, first), root, form=form)
     whole: list[float] = []
     chats: list[float] = []
     for number in range(turns):
         body = body_of(talk, path, talk.turn(f"output {number}\n" * 150))
         begun = time.process_time()
-        chat = prompts.chat(path, body)
+        chat = body if form is not None else prompts.chat(path, body)
         made = time.process_time()
-        model.extend(state, chat, root)
+        model.extend(state, chat, root, form=form)
         whole.append((time.process_time() - begun) * 1000)
         chats.append((made - begun) * 1000)
     return DialectRow(path, state.tokens, statistics.median(whole), statistics.median(chats))

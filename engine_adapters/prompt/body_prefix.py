@@ -10,9 +10,16 @@ SPAN_WORDS = 2
 
 
 class BodyPrefix(msgspec.Struct, frozen=True):
-    """A body up to behind its last message. `list_start`: where the list of messages opens; `spans`: begin and end of each."""
+    """A body up to behind its last message. `list_start`: where the list of messages opens; `spans`: begin and end of each.
+
+    Of a body of another protocol (`DialectBody`) also `starts`, which of the chat's messages is the first of each, those that
+    lead not counted; `lead`, the key of what those were made of; `count`, of all messages of the chat.
+    """
 
     length: int
     digest: bytes
     list_start: int
     spans: Rope
+    starts: Rope | None = None
+    lead: bytes = b""
+    count: int = 0

@@ -11,6 +11,7 @@ from collections import OrderedDict
 
 import msgspec
 
+from engine_adapters.prompt.dialect_body import DialectForm
 from engine_adapters.prompt.model import PromptModel
 from engine_adapters.prompt.rope import Chunk
 from engine_adapters.prompt.state import STATE_BYTES, PromptState
@@ -66,14 +67,17 @@ class PromptCache:
                 self._states.move_to_end(thread)
             return state
 
-    def extend(self, thread: str, body: bytes, root: BlockChain, origin: str | None = None) -> PromptState:
-        """The state of the thread's new chat body, remembered. `origin`: a thread that this one was forked from or continues.
+    def extend(
+        self, thread: str, body: bytes, root: BlockChain, origin: str | None = None, form: DialectForm | None = None
+    ) -> PromptState:
+        """The state of the thread's new chat body, remembered. `origin`: a thread that this one was forked from or continues;
+        `form`: of a body that is of another protocol.
 
         Raises ValueError where the engine answers 400; what is remembered stays then.
         """
         own = self.get(thread)
-        base, owner = (own, thread) if own is not None else self._begins_alike(body, origin)
-        state = self._model.extend(base, body, root, keep_ids=self._keep_ids)
+        base, owner = (own, thread) if own is not None else self._begins_alike(body, origin, form)
+        state = self._model.extend(base, body, root, keep_ids=self._keep_ids, form=form)
         with self._lock:
             if own is not None:
                 self.counts.continued += 1
@@ -93,10 +97,10 @@ class PromptCache:
             if thread in self._states:
                 self._drop(thread)
 
-    def _begins_alike(self, body: bytes, origin: str | None) -> tuple[PromptState | None, str | None]:
+    def _begins_alike(self, body: bytes, origin: str | None, form: DialectForm | None) -> tuple[PromptState | None, str | None]:
         if origin is not None and (state := self.get(origin)) is not None:
             return state, origin
-        head, first = self._model.start_key(body)
+        head, first = self._model.start_key(body, form)
         with self._lock:
             for key in ((head, first), (head, b"")):
                 thread = self._starts.get(key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import xxhash
@@ -22,6 +22,7 @@ from engine_adapters.prompt.rope import Rope
 _LIST = re.compile(rb'"messages"[ \t\r\n]*:[ \t\r\n]*\[')
 _SEPARATOR = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 _NULL = b"null"
+OWN_IDS = "the client brings its own token ids"
 _ROLE = re.compile(rb'\{[ \t\r\n]*"role"[ \t\r\n]*:[ \t\r\n]*"(system|user|assistant|tool|developer)"')
 _ROLE_KEY = b'"role"'
 
@@ -38,10 +39,45 @@ class _Members(msgspec.Struct):
     add_generation_prompt: Raw | UnsetType = UNSET
     continue_final_message: Raw | UnsetType = UNSET
     documents: Raw | UnsetType = UNSET
+    input_ids: Raw | None = None
+    system: Raw | UnsetType = UNSET  # of Anthropic's protocol, as the next two
+    thinking: Raw | UnsetType = UNSET
+    output_config: Raw | UnsetType = UNSET
 
 
 _DECODER = msgspec.json.Decoder(_Members)
-_NAMES = tuple(name for name in _Members.__struct_fields__ if name != "messages")
+_CHAT_NAMES = (
+    "tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "reasoning", "add_generation_prompt",
+    "continue_final_message", "documents",
+)  # fmt: skip
+
+
+class TalkBody(Protocol):
+    """What a model needs to know of a body: `ChatBody`, or one of another protocol read as a chat (`DialectBody`)."""
+
+    @property
+    def prefix(self) -> BodyPrefix:
+        """To be remembered for the next body."""
+
+    @property
+    def same(self) -> int:
+        """So many messages at the beginning are those of the body before."""
+
+    @property
+    def count(self) -> int:
+        """Messages."""
+
+    def role(self, index: int) -> str | None: ...
+
+    def message(self, index: int) -> dict[str, Any]: ...
+
+    def first_key(self, hasher: Hasher) -> bytes: ...
+
+    def keys(self, hasher: Hasher, start: int = 0) -> array[int]: ...
+
+    def head_key(self, hasher: Hasher) -> bytes: ...
+
+    def members(self) -> Mapping[str, Any]: ...
 
 
 class ChatBody(msgspec.Struct, frozen=True):
@@ -79,6 +115,10 @@ class ChatBody(msgspec.Struct, frozen=True):
             raise ValueError(f"message {index} must be an object with a role")
         return message
 
+    def first_key(self, hasher: Hasher) -> bytes:
+        """Key of the first message's bytes."""
+        return hasher.key(self.raw(0))
+
     def keys(self, hasher: Hasher, start: int = 0) -> array[int]:
         """Keys of the messages' bytes from number `start` on, four numbers each."""
         keys = array("I")
@@ -99,16 +139,16 @@ class ChatBody(msgspec.Struct, frozen=True):
         return zip(numbers, numbers, strict=True)
 
 
-def read_body(text: bytes, before: BodyPrefix | None, hasher: Hasher) -> ChatBody:
-    """Raises ValueError for what is no chat body."""
+def read_body(text: bytes, before: BodyPrefix | None, hasher: Hasher, names: tuple[str, ...] = _CHAT_NAMES) -> ChatBody:
+    """`names`: of the members that shape the prompt beside the messages. Raises ValueError for what is no chat body."""
     running = hasher.running()
     if before is not None and len(text) >= before.length:
         running.update(memoryview(text)[: before.length])
         if running.digest() == before.digest:
-            body = _read_rest(text, before, running)
+            body = _read_rest(text, before, running, names)
             if body is not None:
                 return body
-    return _read_whole(text, hasher)
+    return _read_whole(text, hasher, names)
 
 
 def body_of(chat: Mapping[str, Any]) -> bytes:
@@ -119,7 +159,7 @@ def body_of(chat: Mapping[str, Any]) -> bytes:
         raise ValueError(f"the chat cannot be written as JSON: {error}") from error
 
 
-def _read_rest(text: bytes, before: BodyPrefix, running: xxhash.xxh3_128) -> ChatBody | None:
+def _read_rest(text: bytes, before: BodyPrefix, running: xxhash.xxh3_128, names: tuple[str, ...]) -> ChatBody | None:
     """Only what follows the known beginning; None where another list of messages follows, which then is the one that counts.
     `running` has taken the beginning."""
     opening = before.list_start + 1
@@ -135,10 +175,11 @@ def _read_rest(text: bytes, before: BodyPrefix, running: xxhash.xxh3_128) -> Cha
         return None
     rows = before.spans.appended(spans)
     running.update(memoryview(text)[before.length : _end(rows)])
-    return _body(text, members, BodyPrefix(_end(rows), running.digest(), before.list_start, rows), len(before.spans))
+    prefix = BodyPrefix(_end(rows), running.digest(), before.list_start, rows)
+    return _body(text, members, prefix, len(before.spans), names)
 
 
-def _read_whole(text: bytes, hasher: Hasher) -> ChatBody:
+def _read_whole(text: bytes, hasher: Hasher, names: tuple[str, ...]) -> ChatBody:
     try:
         members = _DECODER.decode(text)
     except msgspec.DecodeError as error:
@@ -150,12 +191,14 @@ def _read_whole(text: bytes, hasher: Hasher) -> ChatBody:
         if spans is not None and _is_the_list(text, opening.end() - 1, spans[-1]):
             rows = Rope("I", SPAN_WORDS).appended(spans)
             digest = hasher.key(memoryview(text)[: _end(rows)])
-            return _body(text, members, BodyPrefix(_end(rows), digest, opening.end() - 1, rows), 0)
+            return _body(text, members, BodyPrefix(_end(rows), digest, opening.end() - 1, rows), 0, names)
     raise ValueError("messages cannot be found in the body: is its name written with escapes?")
 
 
-def _body(text: bytes, members: _Members, prefix: BodyPrefix, same: int) -> ChatBody:
-    found = ((name, getattr(members, name)) for name in _NAMES)
+def _body(text: bytes, members: _Members, prefix: BodyPrefix, same: int, names: tuple[str, ...]) -> ChatBody:
+    if members.input_ids is not None and bytes(members.input_ids) != _NULL:
+        raise ValueError(OWN_IDS)
+    found = ((name, getattr(members, name)) for name in names)
     return ChatBody(text, tuple((name, bytes(raw)) for name, raw in found if raw is not UNSET), prefix, same)
 
 

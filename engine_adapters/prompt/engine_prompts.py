@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 
 from engine_adapters.base import EngineInfo, EngineKind
-from engine_adapters.prompt import vllm_messages, vllm_responses
+from engine_adapters.prompt import sglang_messages, vllm_messages, vllm_responses
 from engine_adapters.prompt.chat_body import body_of
+from engine_adapters.prompt.dialect_body import DialectForm
 from engine_adapters.prompt.model import PromptModel
 from engine_adapters.prompt.profile import PromptProfile
 from engine_adapters.prompt.sglang_chat import SglangProfile
-from engine_adapters.prompt.sglang_messages import messages_as_chat
 from engine_adapters.prompt.sglang_responses import responses_as_chat
 from engine_adapters.prompt.template import PromptTemplate
 from engine_adapters.prompt.vllm_chat import VllmProfile
@@ -32,18 +32,17 @@ HASH_ALGORITHM_FLAG = "prefix_caching_hash_algo"
 AsChat = Callable[[Mapping[str, Any], PromptTemplate], Mapping[str, Any]]
 
 _OTHER_DIALECTS: dict[EngineKind, dict[str, AsChat]] = {
-    EngineKind.SGLANG: {"/v1/messages": messages_as_chat, "/v1/responses": responses_as_chat},
+    EngineKind.SGLANG: {"/v1/messages": sglang_messages.messages_as_chat, "/v1/responses": responses_as_chat},
     EngineKind.VLLM: {
         "/v1/messages": vllm_messages.messages_as_chat,
         "/v1/responses": vllm_responses.responses_as_chat,
     },
 }
-_IDS_KEY = b'"input_ids"'
+_MESSAGES_FORMS: dict[EngineKind, Callable[[PromptTemplate], DialectForm]] = {
+    EngineKind.SGLANG: sglang_messages.MessagesForm,
+    EngineKind.VLLM: vllm_messages.MessagesForm,
+}
 _IDS_AT_ONCE = 16_384
-
-
-class _OwnIds(msgspec.Struct):
-    input_ids: msgspec.Raw | None = None
 
 
 class EnginePrompts:
@@ -54,6 +53,7 @@ class EnginePrompts:
         self._kind = kind
         self._dialects = _OTHER_DIALECTS[kind]
         self._hash_seed = hash_seed
+        self._forms: dict[str, DialectForm] = {"/v1/messages": _MESSAGES_FORMS[kind](model.template)}
 
     @classmethod
     def open(cls, kind: EngineKind, folder: Path, *, fast: bool = False, hash_seed: str | None = None) -> EnginePrompts:
@@ -68,13 +68,15 @@ class EnginePrompts:
         """A body of `path` as the chat body that the engine makes of it. Raises ValueError where it cannot be known."""
         as_chat = self._dialects.get(path)
         if as_chat is None:
-            if _IDS_KEY in body and msgspec.json.decode(body, type=_OwnIds).input_ids not in (None, b"null"):
-                raise ValueError("the client brings its own token ids")
             return body
         try:
             return body_of(as_chat(msgspec.json.decode(body), self.model.template))
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the body is not of the form that {path} takes: {error!r}") from error
+
+    def form(self, path: str) -> DialectForm | None:
+        """How bodies of `path` become chats message by message; None = as `chat` does."""
+        return self._forms.get(path)
 
     def root(self, info: EngineInfo, cache_salt: str | None) -> BlockChain:
         """The empty chain of the block ids in this engine's events. Raises ValueError where they cannot be derived."""

@@ -6,7 +6,7 @@ from array import array
 
 import msgspec
 
-from engine_adapters.prompt.chat_body import ChatBody
+from engine_adapters.prompt.chat_body import TalkBody
 from engine_adapters.prompt.hasher import Hasher
 from engine_adapters.prompt.loop_watch import LoopRun
 from engine_adapters.prompt.message_view import LastUser
@@ -18,7 +18,7 @@ NO_KEY = bytes(4 * KEY_WORDS)
 
 
 def message_rows(
-    chat: ChatBody,
+    chat: TalkBody,
     shaped: list[JsonObject],
     given: list[JsonObject],
     first: int,

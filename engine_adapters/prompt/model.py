@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
-from engine_adapters.prompt.chat_body import ChatBody, read_body
+from engine_adapters.prompt.body_prefix import BodyPrefix
+from engine_adapters.prompt.chat_body import OWN_IDS, TalkBody, body_of, read_body
+from engine_adapters.prompt.dialect_body import DialectForm, NotMessageWise, read_dialect
 from engine_adapters.prompt.encoded import PromptTokenizer
 from engine_adapters.prompt.extend import Change, Desync, Unreachable, extend, reach_back
 from engine_adapters.prompt.hasher import Hasher
@@ -105,23 +107,33 @@ class PromptModel:
             messages = msgspec.json.decode(parts.get("messages", b"null"), type=list[msgspec.Raw] | None)
             if not messages:
                 raise ValueError("the body must be an object with messages")
+            if parsed.get("input_ids") is not None:
+                raise ValueError(OWN_IDS)
             # One by one: reading megabytes at once would keep other threads waiting for the interpreter.
             return {**parsed, "messages": [msgspec.json.decode(message) for message in messages]}
         except msgspec.DecodeError as error:
             raise ValueError(f"the body cannot be read: {error}") from error
 
-    def start_key(self, body: bytes) -> tuple[bytes, bytes]:
+    def start_key(self, body: bytes, form: DialectForm | None = None) -> tuple[bytes, bytes]:
         """What another prompt must have to begin like this body's (see `PromptState.start_key`). Raises ValueError."""
-        chat = read_body(body, None, self._hasher)
-        return chat.head_key(self._hasher), self._hasher.key(chat.raw(0))
+        chat = self._read(body, None, form)
+        return chat.head_key(self._hasher), chat.first_key(self._hasher)
 
-    def extend(self, base: PromptState | None, body: bytes, root: BlockChain, *, keep_ids: bool = True) -> PromptState:
+    def extend(
+        self,
+        base: PromptState | None,
+        body: bytes,
+        root: BlockChain,
+        *,
+        keep_ids: bool = True,
+        form: DialectForm | None = None,
+    ) -> PromptState:
         """The state of a chat body's prompt, made from that of any earlier prompt, best the thread's last one.
 
         Costs what is new since then, and little more where the conversation did not just go on. `root`: the empty chain of the
-        block hashes that are wanted. Raises ValueError where the engine answers 400.
+        block hashes that are wanted. `form`: of a body of another protocol. Raises ValueError where the engine answers 400.
         """
-        chat = read_body(body, base.body if base is not None else None, self._hasher)
+        chat = self._read(body, base.body if base is not None else None, form)
         head, settings = self._read_settings(chat)
         if base is not None and self._loop is not None and base.trace is not None and base.head == head:
             try:
@@ -133,7 +145,15 @@ class PromptModel:
                 base = None
         return self._whole(base, chat, head, settings, root, keep_ids)
 
-    def _read_settings(self, chat: ChatBody) -> tuple[bytes, Settings]:
+    def _read(self, body: bytes, before: BodyPrefix | None, form: DialectForm | None) -> TalkBody:
+        if form is None:
+            return read_body(body, before, self._hasher)
+        try:
+            return read_dialect(body, before, self._hasher, form)
+        except NotMessageWise:
+            return read_body(body_of(form.whole(body)), before, self._hasher)
+
+    def _read_settings(self, chat: TalkBody) -> tuple[bytes, Settings]:
         head = chat.head_key(self._hasher)
         settings = self._settings.get(head)
         if settings is None:
@@ -146,7 +166,7 @@ class PromptModel:
         loop: LoopTemplate,
         base: PromptState,
         trace: LoopTrace,
-        chat: ChatBody,
+        chat: TalkBody,
         settings: Settings,
         root: BlockChain,
         keep_ids: bool,
@@ -184,7 +204,7 @@ class PromptModel:
         return msgspec.structs.replace(state, body=chat.prefix)
 
     def _whole(
-        self, base: PromptState | None, chat: ChatBody, head: bytes, settings: Settings, root: BlockChain, keep_ids: bool
+        self, base: PromptState | None, chat: TalkBody, head: bytes, settings: Settings, root: BlockChain, keep_ids: bool
     ) -> PromptState:
         """Rendered from the beginning; what is equal in text is not tokenised again."""
         shaped = [self._shape(chat, index) for index in range(chat.count)]
@@ -232,7 +252,7 @@ class PromptModel:
                 return None
         return run
 
-    def _common(self, base: PromptState, chat: ChatBody) -> int:
+    def _common(self, base: PromptState, chat: TalkBody) -> int:
         """How many messages at the beginning the template is given as before: the same bytes, or the same in effect."""
         rows = len(base.messages)
         if chat.same:
@@ -245,11 +265,11 @@ class PromptModel:
             common += 1
         return common
 
-    def _same_shape(self, base: PromptState, chat: ChatBody, index: int) -> bool:
+    def _same_shape(self, base: PromptState, chat: TalkBody, index: int) -> bool:
         known = base.messages.row(index)[MESSAGE_SHAPE:].tobytes()
         return shape_key(self._shape(chat, index), self._hasher) == known
 
-    def _shape(self, chat: ChatBody, index: int) -> JsonObject:
+    def _shape(self, chat: TalkBody, index: int) -> JsonObject:
         return self.profile.message(chat.message(index), self._form)
 
 

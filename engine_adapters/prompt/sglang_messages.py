@@ -10,11 +10,38 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from engine_adapters.prompt.dialect_body import NotMessageWise
 from engine_adapters.prompt.template import PromptTemplate
 
 JsonObject = dict[str, Any]
 
 _SERVER_TOOL = re.compile(r"(web_search|computer|bash|text_editor)_\d{8}$")
+
+
+class MessagesForm:
+    """See `DialectForm`."""
+
+    names = ("tools", "tool_choice", "thinking", "output_config")
+
+    def __init__(self, template: PromptTemplate) -> None:
+        self._template = template
+
+    def lead(self, system: Any) -> list[JsonObject]:
+        texts = _system_parts(system)
+        return [{"role": "system", "content": "\n".join(texts)}] if texts else []
+
+    def converted(self, message: Mapping[str, Any]) -> list[JsonObject]:
+        if message.get("role") == "system" and not self._template.inline_system:
+            raise NotMessageWise
+        return _message(message)
+
+    def settings(self, members: Mapping[str, Any]) -> JsonObject:
+        return {**messages_as_chat({**members, "messages": []}, self._template), "messages": None}
+
+    def whole(self, body: bytes) -> JsonObject:
+        return messages_as_chat(msgspec.json.decode(body), self._template)
 
 
 def messages_as_chat(request: Mapping[str, Any], template: PromptTemplate) -> JsonObject:

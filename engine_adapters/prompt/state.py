@@ -76,6 +76,8 @@ class PromptState(msgspec.Struct, frozen=True, eq=False):
             yield from rope.chunks
         if self.body is not None:
             yield from self.body.spans.chunks
+            if self.body.starts is not None:
+                yield from self.body.starts.chunks
 
     @property
     def start_key(self) -> tuple[bytes, bytes]:

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
+from engine_adapters.prompt.dialect_body import NotMessageWise
 from engine_adapters.prompt.template import PromptTemplate, TemplateRefusal
 
 JsonObject = dict[str, Any]
@@ -17,6 +20,33 @@ JsonObject = dict[str, Any]
 _BILLING_HEADER = "x-anthropic-billing-header"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+class MessagesForm:
+    """See `DialectForm`."""
+
+    names = ("tools", "tool_choice", "thinking", "output_config", "chat_template_kwargs")
+
+    def __init__(self, template: PromptTemplate) -> None:
+        self._template = template
+
+    def lead(self, system: Any) -> list[JsonObject]:
+        texts = _system_texts(system)
+        return [{"role": "system", "content": "".join(texts)}] if texts else []
+
+    def converted(self, message: Mapping[str, Any]) -> list[JsonObject]:
+        if message["role"] != "system":
+            return _message(message)
+        if _wants_system_first(self._template):
+            raise NotMessageWise
+        text = _system_text(message)
+        return [{"role": "system", "content": text}] if text else []
+
+    def settings(self, members: Mapping[str, Any]) -> JsonObject:
+        return {**messages_as_chat({**members, "messages": []}, self._template), "messages": None}
+
+    def whole(self, body: bytes) -> JsonObject:
+        return messages_as_chat(msgspec.json.decode(body), self._template)
 
 
 def messages_as_chat(request: Mapping[str, Any], template: PromptTemplate) -> JsonObject:

@@ -65,7 +65,9 @@ class PromptReader:
         """From what is known of the thread, or of another that begins alike; remembered."""
         begun = time.thread_time()
         root = self._prompts.root(ask.info, ask.cache_salt)
-        state = self.cache.extend(ask.thread, self._prompts.chat(ask.path, ask.body), root, ask.origin)
+        form = self._prompts.form(ask.path)
+        body = ask.body if form is not None else self._prompts.chat(ask.path, ask.body)
+        state = self.cache.extend(ask.thread, body, root, ask.origin, form)
         return Prompt(state.tokens, state.block_ids, root.page_size, _ms_since(begun), state)
 
     def whole(self, ask: Ask) -> Prompt:
