@@ -17,9 +17,10 @@ from kvtier.agent.fetcher import Fetcher
 from kvtier.agent.listeners import AgentInUse, Listeners
 from kvtier.agent.mover import Mover
 from kvtier.agent.progress import Progress
+from kvtier.agent.sharer import Sharer
 from kvtier.agent.stager import Stager
-from kvtier.copy.address import extent_of
 from kvtier.control.server import ControlServer
+from kvtier.copy.address import extent_of
 from kvtier.page.key import page_key
 from kvtier.pool.backing import HUGE_BYTES
 from kvtier.pool.dram_pool import DramPool
@@ -29,7 +30,7 @@ from kvtier.store.page import SsdPlace
 from kvtier.transport.links import PeerLinks
 from kvtier.transport.one_sided import TransportUnavailable
 from kvtier.transport.transport import Transport, open_transport
-from kvtier.wire.messages import PROTOCOL_VERSION, Greeting
+from kvtier.wire.messages import PROTOCOL_VERSION, Greeting, Peer
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +59,11 @@ class Agent:
         self.fetcher = Fetcher(self.store, self.pool, self.links, self._transport.reader, monotonic_ms)
         self.stager = Stager(self.store, self.fetcher, self.progress, self.pump, config.stages, monotonic_ms)
         memory = self._transport.memory
+        self.sharer = _sharer(config, self.store, self.links)
         desk = Desk(self.store, self.pool, self.stager, self.progress, self.pump, self.numbers, monotonic_ms, memory)
         greeting = Greeting(PROTOCOL_VERSION, config.node, epoch, self.pool.bytes, self.pool.backing.value)
         self.listeners = Listeners(desk, greeting, self.pool.fd, config.serve)
+        self._sharing: asyncio.Task[None] | None = None
         self.port = 0  # for peers, once it runs
         self.control = ControlServer(config.node, DeskClient(desk)) if config.control is not None else None
 
@@ -90,6 +93,8 @@ class Agent:
             if self.control is not None and self.config.control is not None:
                 await self._listen_control(self.control, self.config.control)
             log.info("agent %s serves %d MiB (%s)", self.config.node, self.pool.bytes >> 20, self.pool.backing.value)
+            if self.sharer is not None:
+                self._sharing = asyncio.get_running_loop().create_task(self.sharer.run())
             if ready is not None:
                 ready.set()
             while not stop.is_set():
@@ -121,7 +126,10 @@ class Agent:
         parts = [self.store.counters, self.listeners.counters, self.links.counters, self.fetcher.counters]
         if self._mover is not None:
             parts.append(self._mover.counters)
-        return {name: value for part in parts for name, value in msgspec.structs.asdict(part).items()} | self._gauges()
+        if self.sharer is not None:
+            parts.append(self.sharer.counters)
+        counts = {name: value for part in parts for name, value in msgspec.structs.asdict(part).items()}
+        return counts | self._gauges()
 
     def _gauges(self) -> dict[str, float]:
         slabs, ssd = self.store.tiering.dram.slabs, self.store.tiering.ssd
@@ -144,6 +152,9 @@ class Agent:
     async def _shut_down(self) -> None:
         if self.control is not None:
             await self.control.close()
+        if self._sharing is not None:
+            self._sharing.cancel()
+            await asyncio.gather(self._sharing, return_exceptions=True)
         await self.stager.close()
         await self.listeners.close()
         await self.links.close()
@@ -168,6 +179,15 @@ def _transport(config: AgentConfig, epoch: int, pool: DramPool) -> Transport:
     except TransportUnavailable:
         pool.close()
         raise
+
+
+def _sharer(config: AgentConfig, store: NodeStore, links: PeerLinks) -> Sharer | None:
+    """None where nothing is shared."""
+    if config.share.idle or config.listen is None:
+        return None
+    peers = [Peer(peer.node, peer.host, peer.port) for peer in config.peers if peer.node != config.node]
+    here = Peer(config.node, config.listen.host, config.listen.port)
+    return Sharer(store, links, peers, here, config.share, monotonic_ms)
 
 
 def _segments(config: SsdConfig | None) -> SsdSegments | None:

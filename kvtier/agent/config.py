@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from kvtier.agent.listeners import ServeSettings
+from kvtier.agent.sharer import ShareSettings
 from kvtier.agent.stager import StageSettings
 from kvtier.pool.backing import HUGE_BYTES, Backing
 from kvtier.store.settings import DramSettings, SsdSettings
@@ -48,6 +49,14 @@ class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     port: int = 0  # 0 = the system chooses, and the agent says which
 
 
+class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Another node's agent, which may be given pages."""
+
+    node: str
+    host: str
+    port: int
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One agent."""
 
@@ -61,6 +70,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     links: LinkSettings = LinkSettings()
     transport: TransportSettings = TcpTransport()  # of pages between nodes
     stages: StageSettings = StageSettings()
+    peers: tuple[PeerConfig, ...] = ()
+    share: ShareSettings = ShareSettings()
     tick_ms: float = 100
     drain_ms: float = 5000  # for pages on their way to SSD at shutdown
 
@@ -69,6 +80,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError("node must not be empty")
         if self.dram.bytes < max(HUGE_BYTES, self.dram.slab_bytes):
             raise ValueError(f"dram.bytes must be at least {HUGE_BYTES} (one huge page) and dram.slab_bytes")
+        if not self.share.idle and (self.listen is None or not self.listen.port or not self.peers):
+            raise ValueError("share needs peers, and listen with a host and port at which they reach this node")
         if self.ssd is not None and self.ssd.segment_bytes < 2 * self.dram.slab_bytes:
             raise ValueError("ssd.segment_bytes must be at least twice dram.slab_bytes: a page and its header must fit")
 

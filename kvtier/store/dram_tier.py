@@ -65,6 +65,16 @@ class DramTier:
         """The least worthy page of all that can go, out of the queue; pass it to `drop`, or to `reconsider` later."""
         return self._victims.pop_coldest()
 
+    def coldest_pages(self, size: int) -> list[Page]:
+        """The least worthy pages of all that can go, up to `size` bytes; they stay where they are."""
+        pages: list[Page] = []
+        while size > 0 and (page := self._victims.pop_coldest()) is not None:
+            pages.append(page)
+            size -= page.length
+        for page in pages:
+            self.reconsider(page)
+        return pages
+
     def drop(self, page: Page) -> None:
         """Give a page's bytes back without asking. It must not be held."""
         assert not page.holds, "bytes that someone reads are never given back"

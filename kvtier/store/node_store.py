@@ -27,6 +27,8 @@ from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.store.tiering import Tiering
 from kvtier.store.writes import Origin
 
+_MAX_RECENT = 16_384
+
 
 class NodeStore:
     """One thread. Owners are numbers that the caller gives its connections, from 1 on; 0 is the agent itself."""
@@ -39,6 +41,7 @@ class NodeStore:
         self.tiering = Tiering(dram, ssd, self.catalog, self.counters, lambda: self._now_ms)
         self._leases = Leases()
         self._pins = Pins(int(dram.bytes * dram.max_pinned_share))
+        self._recent: dict[PageKey, None] = {}
         self._now_ms = 0.0
 
     def meet(self, space: PageSpace) -> bytes:
@@ -105,6 +108,11 @@ class NodeStore:
         for page in held.values():
             self.tiering.unhold(page)
         held.clear()
+
+    def take_recent_hits(self) -> list[Page]:
+        """Pages in DRAM that were read since the last call, the latest `_MAX_RECENT` of them."""
+        recent, self._recent = self._recent, {}
+        return [page for key in recent if (page := self.catalog.get(key)) is not None and page.in_dram]
 
     def leased_pages(self, lease_id: int, owner: int) -> list[Page] | None:
         """What a running lease covers, in the order of its keys; None for one that has ended."""
@@ -275,6 +283,8 @@ class NodeStore:
         page.last_ms = self._now_ms
         page.heat = warmed(page.heat, self._now_ms, self.settings.heat_half_life_ms)
         page.read_since_written = True
+        if len(self._recent) < _MAX_RECENT:
+            self._recent[page.key] = None
 
     def _leased(self, answer: Acquired, owner: int, ttl_ms: float) -> Acquired:
         pages = [page for page in answer.pages if page is not None]
