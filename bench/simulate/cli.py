@@ -37,6 +37,7 @@ Horizon = Annotated[float, typer.Option(min=0, help="Virtual seconds in which ca
 HostGb = Annotated[float | None, typer.Option(min=0, help="L2 in GB of DRAM an accelerator.")]
 Drain = Annotated[float | None, typer.Option(min=0, max=1, help="Share of calls whose last worker is not to be had.")]
 Trace = Annotated[Path | None, typer.Option(help="A trace of your own in the shipped one's format.")]
+Out = Annotated[Path | None, typer.Option(help="A folder for Parquet, plots and a page of all; needs loadback[sim].")]
 Cost = Annotated[str, typer.Option(help="Guards of the cost policy, as in switch_margin_ms=0,displacement_weight=1.")]
 
 
@@ -62,6 +63,7 @@ def weka(
     drain_share: Drain = None,
     path: Trace = None,
     cost: Cost = "",
+    out: Out = None,
     prefetch: Annotated[str, typer.Option(help="on, off or both: one policy with a shared pool, with and without it.")] = "",
 ) -> None:
     """Recorded Claude Code sessions, closed loop: gaps and tool times as recorded, service time floats.
@@ -80,9 +82,9 @@ def weka(
         experiment = weka_experiment(choice, seed, concurrency)
         if prefetch:
             one = "cost" if policies == "all" else policies
-            configurations(prefetch_experiments(experiment, words(prefetch)), one, seed, jobs, as_json)
+            configurations(prefetch_experiments(experiment, words(prefetch)), one, seed, jobs, as_json, out)
         else:
-            compare(experiment, policies, seed, jobs, as_json)
+            compare(experiment, policies, seed, jobs, as_json, out)
 
 
 def mooncake(
@@ -99,6 +101,7 @@ def mooncake(
     drain_share: Drain = None,
     path: Trace = None,
     cost: Cost = "",
+    out: Out = None,
 ) -> None:
     """Mooncake's recorded chat requests, open loop at their own times.
 
@@ -111,7 +114,7 @@ def mooncake(
     with told_errors():
         guards = guards_of(cost)
         choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path, guards)
-        compare(mooncake_experiment(choice, seed, kind), policies, seed, jobs, as_json)
+        compare(mooncake_experiment(choice, seed, kind), policies, seed, jobs, as_json, out)
 
 
 def fork(
@@ -125,6 +128,7 @@ def fork(
     horizon_s: Horizon = 0,
     host_gb: HostGb = None,
     cost: Cost = "",
+    out: Out = None,
 ) -> None:
     """Bursts of 43 subagents over one prefix of 40k tokens.
 
@@ -134,7 +138,7 @@ def fork(
     """
     with told_errors():
         choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, cost=guards_of(cost))
-        compare(fork_experiment(choice, seed), policies, seed, jobs, as_json)
+        compare(fork_experiment(choice, seed), policies, seed, jobs, as_json, out)
 
 
 def exp1(
@@ -147,6 +151,7 @@ def exp1(
     model: Model = "",
     horizon_s: Horizon = 0,
     cost: Cost = "",
+    out: Out = None,
 ) -> None:
     """The UMBP article's Experiment 1: 1P2D, 128 sessions, L2 alone (A), L2 and L3 (B), with loadback prefetch (C).
 
@@ -156,7 +161,7 @@ def exp1(
     """
     with told_errors():
         choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost))
-        configurations(exp1_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json)
+        configurations(exp1_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json, out)
 
 
 def exp2(
@@ -169,6 +174,7 @@ def exp2(
     model: Model = "",
     horizon_s: Horizon = 0,
     cost: Cost = "",
+    out: Out = None,
 ) -> None:
     """The UMBP article's Experiment 2: 2P1D, rotation, forced migration, L2 alone (A), L2 and L3 (B).
 
@@ -178,7 +184,7 @@ def exp2(
     """
     with told_errors():
         choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost))
-        configurations(exp2_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json)
+        configurations(exp2_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json, out)
 
 
 def scale(

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,8 +16,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from bench.simulate.columns import ExtraMissing, require_extra
 from bench.simulate.experiments import Experiment
 from bench.simulate.machine import MachineError
+from bench.simulate.report import turns_path, write_report
 from bench.simulate.runner import Run, RunFailed, run_all
 from bench.simulate.table import result_table
 from costmodel.params import CostParams
@@ -31,27 +34,43 @@ def told_errors() -> Iterator[None]:
     """What a user can mend is told in one line."""
     try:
         yield
-    except (MachineError, RunFailed, ValueError, OSError) as error:
+    except (MachineError, RunFailed, ExtraMissing, ValueError, OSError) as error:
         print(str(error), file=sys.stderr, flush=True)
         raise typer.Exit(1) from error
 
 
-def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json: bool) -> None:
-    results = run_shown({name: Run(experiment, name, seed) for name in names_of(policies)}, jobs)
-    show(result_table(_title(experiment, seed), results))
-    if as_json:
-        print(json.dumps({"experiment": experiment.name, "seed": seed, "setup": _setup(experiment), "policies": results}))
+def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json: bool, out: Path | None) -> None:
+    runs = {name: Run(experiment, name, seed, _turns_file(out, name)) for name in names_of(policies)}
+    results = run_shown(runs, jobs)
+    line = {"experiment": experiment.name, "seed": seed, "setup": _setup(experiment), "policies": results}
+    _tell(_title(experiment, seed), results, line, as_json, out)
 
 
-def configurations(experiments: Mapping[str, Experiment], policy: str, seed: int, jobs: int, as_json: bool) -> None:
+def configurations(
+    experiments: Mapping[str, Experiment], policy: str, seed: int, jobs: int, as_json: bool, out: Path | None
+) -> None:
     """One policy on every configuration."""
     (name,) = names_of(policy)
-    results = run_shown({label: Run(each, name, seed) for label, each in experiments.items()}, jobs)
+    runs = {label: Run(each, name, seed, _turns_file(out, label)) for label, each in experiments.items()}
+    results = run_shown(runs, jobs)
     first = next(iter(experiments.values()))
-    show(result_table(f"{_title(first, seed)}, {name}", results))
+    setups = {label: _setup(each) for label, each in experiments.items()}
+    line = {"experiment": first.name, "seed": seed, "policy": name, "setup": setups, "configs": results}
+    _tell(f"{_title(first, seed)}, {name}", results, line, as_json, out)
+
+
+def _turns_file(out: Path | None, label: str) -> str:
+    if out is None:
+        return ""
+    require_extra()
+    return str(turns_path(out, label))
+
+
+def _tell(title: str, results: Mapping[str, dict[str, Any]], line: Mapping[str, Any], as_json: bool, out: Path | None) -> None:
+    show(result_table(title, results))
+    if out is not None:
+        print(f"report: {write_report(out, title, line, results)}", file=sys.stderr, flush=True)
     if as_json:
-        setups = {label: _setup(each) for label, each in experiments.items()}
-        line = {"experiment": first.name, "seed": seed, "policy": name, "setup": setups, "configs": results}
         print(json.dumps(line), flush=True)
 
 

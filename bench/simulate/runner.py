@@ -8,10 +8,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from bench.simulate.columns import write_turns
 from bench.simulate.experiments import Experiment
 from bench.simulate.figures import Price, figures
 from bench.simulate.simulation import Simulation
@@ -30,6 +32,7 @@ class Run(msgspec.Struct, frozen=True):
     experiment: Experiment
     policy: str
     seed: int
+    turns_file: str = ""  # where its turns are written as Parquet; empty: nowhere
 
 
 def run_policy(run: Run, tell: Callable[[float], None] | None = None) -> dict[str, Any]:
@@ -38,6 +41,8 @@ def run_policy(run: Run, tell: Callable[[float], None] | None = None) -> dict[st
     policy = REGISTRY[run.policy](experiment.params)
     simulation = Simulation(experiment.workload, experiment.cluster, policy, experiment.settings, run.seed)
     outcome = simulation.run(tell)
+    if run.turns_file:
+        write_turns(Path(run.turns_file), outcome.served)
     return figures(outcome, experiment.settings.warmup_s * 1000, Price(experiment.cluster.usd_per_hour))
 
 
