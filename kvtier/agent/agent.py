@@ -158,6 +158,7 @@ class Agent:
         await self.stager.close()
         await self.listeners.close()
         await self.links.close()
+        self._transport.stop()
         await self.fetcher.close()
         if self._mover is not None:
             self.pump()

@@ -47,6 +47,9 @@ class MooncakeEngine:
         if failed:
             raise TransferFailed(f"reading {len(spans)} pages from {peer.session} failed")
 
+    def stop(self) -> None:
+        """It cannot be told; its own 30 s bound it."""
+
     def close(self) -> None:
         self._engine.unregister_memory(self._base)
 

@@ -7,6 +7,7 @@ for. Written after its sources of release 1.2.4; no machine that could run it wa
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 from kvtier.transport.one_sided import Span, TransferFailed, TransportUnavailable
 
 _NO_DEVICE = -1
+_POLL_S = 0.0005
 
 
 class _Introduction(msgspec.Struct, frozen=True, array_like=True):
@@ -35,6 +37,7 @@ class MoriEngine:
         except RuntimeError as error:
             raise TransportUnavailable(f"transport.engine mori needs an RDMA device on this machine: {error}") from error
         self._lock = threading.Lock()
+        self._stopping = threading.Event()
         self._sessions: dict[bytes, Any] = {}
         self.introduction = msgspec.msgpack.encode(
             _Introduction(self._engine.get_engine_desc().pack(), self._memory.pack()),
@@ -49,11 +52,15 @@ class MoriEngine:
             [span.length for span in spans],
             session.allocate_transfer_uid(),
         )
-        status.Wait()
+        while status.InProgress() and not self._stopping.is_set():
+            time.sleep(_POLL_S)
         if not status.Succeeded():
             with self._lock:
                 self._sessions.pop(introduction, None)
             raise TransferFailed(f"reading {len(spans)} pages failed: {status.Message()}")
+
+    def stop(self) -> None:
+        self._stopping.set()
 
     def close(self) -> None:
         self._sessions.clear()

@@ -39,6 +39,7 @@ class NixlEngine:
         self._registered = self._agent.register_memory([(address, length, 0, "")], mem_type="DRAM", backends=[backend])
         self._base = address
         self._lock = threading.Lock()
+        self._stopping = threading.Event()
         self._peers: dict[bytes, Any] = {}
         self.introduction = msgspec.msgpack.encode(_Introduction(self._agent.get_agent_metadata(), address))
 
@@ -53,6 +54,9 @@ class NixlEngine:
         except TransferFailed:
             self._forget(peer.metadata)
             raise
+
+    def stop(self) -> None:
+        self._stopping.set()
 
     def close(self) -> None:
         for metadata in list(self._peers):
@@ -71,7 +75,7 @@ class NixlEngine:
         try:
             state = self._agent.transfer(handle)
             polls = 0
-            while state == "PROC":
+            while state == "PROC" and not self._stopping.is_set():
                 time.sleep(_POLL_S if polls < _FAST_POLLS else _SLOW_POLL_S)
                 polls += 1
                 state = self._agent.check_xfer_state(handle)

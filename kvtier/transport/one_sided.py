@@ -49,7 +49,13 @@ class OneSidedEngine(Protocol):
         """From the peer that introduced itself so. Returns or raises `TransferFailed` once nobody writes here any more."""
         ...
 
-    def close(self) -> None: ...
+    def stop(self) -> None:
+        """Every read is to end soon."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the memory. No read is under way."""
+        ...
 
 
 class OneSidedPageReader:
@@ -78,6 +84,10 @@ class OneSidedPageReader:
         except TransferFailed as error:
             raise PeerUnavailable(f"{self._name}: {error}") from error
         return await self._still_leased(link, lease, until_s)
+
+    def stop(self) -> None:
+        """Reads under way are to fail soon, as those that come."""
+        self._engine.stop()
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)

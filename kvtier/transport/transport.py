@@ -27,6 +27,12 @@ class Transport:
         self.memory = memory
         self._one_sided = one_sided
 
+    def stop(self) -> None:
+        """Whatever is under way is to end soon."""
+        if self._one_sided is not None:
+            reader, _ = self._one_sided
+            reader.stop()
+
     def close(self) -> None:
         """Waits for transfers under way. Before the memory goes."""
         if self._one_sided is not None:

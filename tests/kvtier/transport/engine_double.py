@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,7 @@ class Wire:
         self.gate.set()
         self.broken = False
         self.transfers = 0
+        self.started = 0  # at least begun, done or not
         self.registered: dict[int, int] = {}
 
     def move(self, to: int, start: int, length: int) -> None:
@@ -34,6 +35,7 @@ class Wire:
 
     def transfer(self, to: Sequence[int], start: Sequence[int], lengths: Sequence[int]) -> bool:
         self.transfers += 1
+        self.started += 1
         assert self.gate.wait(DEADLINE_S)
         if self.broken:
             return False
@@ -106,6 +108,9 @@ def nixl(wire: Wire) -> dict[str, Any]:
             return "PROC"
 
         def check_xfer_state(self, handle: Any) -> str:
+            if not wire.gate.is_set():
+                wire.started += 1
+                return "PROC"
             to, start = ([span[0] for span in spans] for spans in (handle.ours, handle.theirs))
             if not wire.transfer(to, start, [span[1] for span in handle.ours]):
                 raise BackendError("NIXL_ERR_BACKEND")
@@ -138,6 +143,20 @@ def mori(wire: Wire) -> dict[str, Any]:
         def base(self) -> int:
             return int(self.data)
 
+    class Status:
+        def __init__(self, transfer: Callable[[], bool]) -> None:
+            self._transfer = transfer
+
+        def InProgress(self) -> bool:
+            wire.started += 1
+            return not wire.gate.is_set()
+
+        def Succeeded(self) -> bool:
+            return wire.gate.is_set() and self._transfer()
+
+        def Message(self) -> str:
+            return "flushed"
+
     class Session:
         def __init__(self, ours: Described, theirs: Described) -> None:
             self._bases = (ours.base, theirs.base)
@@ -147,8 +166,7 @@ def mori(wire: Wire) -> dict[str, Any]:
 
         def batch_read(self, ours: list[int], theirs: list[int], lengths: list[int], uid: int) -> Any:
             to, start = ([base + at for at in each] for base, each in zip(self._bases, (ours, theirs), strict=True))
-            done = wire.transfer(to, start, lengths)
-            return SimpleNamespace(Wait=lambda: None, Succeeded=lambda: done, Message=lambda: "flushed")
+            return Status(lambda: wire.transfer(to, start, lengths))
 
     class IOEngine:
         def __init__(self, name: str, config: Any) -> None:

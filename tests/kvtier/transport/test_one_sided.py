@@ -153,13 +153,23 @@ async def test_what_still_writes_keeps_its_place(tmp_path: Path, engine: str, wi
         assert (len(near.store.tiering.writes), near.store.tiering.dram.slabs.used_bytes) == (0, 0)
 
 
+@pytest.mark.parametrize("engine", ["mori", "nixl"])  # Mooncake bounds its reads itself
+async def test_an_agent_ends_while_a_peer_is_silent(tmp_path: Path, engine: str, wire: Wire) -> None:
+    async with agents(tmp_path, far={"engine": engine}, near={"engine": engine}) as (far, near):
+        fill(far, range(3))
+        wire.gate.clear()
+        assert (await fetch(near, far, range(3), deadline_ms=50)).statuses == [Status.BUSY] * 3
+    assert len(near.store.tiering.writes) == 0
+    assert wire.registered == {}
+
+
 async def test_a_lease_that_ended_meanwhile_is_not_believed(tmp_path: Path, engine: str, wire: Wire) -> None:
     async with agents(tmp_path, far={"engine": engine}, near={"engine": engine}) as (far, near):
         fill(far, range(3))
         wire.gate.clear()
         fetching = asyncio.create_task(fetch(near, far, range(3)))
         async with asyncio.timeout(10):
-            while not wire.transfers:  # noqa: ASYNC110 - it tells nobody
+            while not wire.started:  # noqa: ASYNC110 - it tells nobody
                 await asyncio.sleep(0.005)
         for owner in range(10):
             far.store.close_owner(owner)
