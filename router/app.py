@@ -21,6 +21,8 @@ from router.errors import BadRequest, GatewayError, NotServed, UnknownModel
 from router.gateway import Gateway
 from router.prefetch.api import PrefetchApi, prefetch_router
 from router.prefetch.prefetch_metrics import PrefetchCollector
+from router.tiers.pins_api import PinsApi, pins_router
+from router.tiers.tier_metrics import TierCollector
 from router.turn.metrics import GatewayCollector
 from router.turn.prompt_metrics import PromptCollector
 from router.turn.service import error_headers
@@ -43,6 +45,8 @@ def build_app(gateway: Gateway, routes: HotRoutes) -> FastAPI:
     app.include_router(admin_router(gateway, app.openapi))
     api = PrefetchApi(gateway.prefetch, gateway.fleet, gateway.extender, gateway.clock)
     app.include_router(prefetch_router(api, gateway.config.auth.api_keys))
+    pins = PinsApi(gateway.tiers.pins, gateway.fleet, gateway.prefetch.subjects, gateway.clock)
+    app.include_router(pins_router(pins, gateway.tiers.pins, gateway.config.auth.api_keys))
     _add_public(app, gateway, routes)
     _add_errors(app)
     return app
@@ -68,6 +72,7 @@ def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
     registry.register(GatewayCollector(gateway.metrics, gateway.fleet, lambda: routes.failures))
     registry.register(PromptCollector(gateway.extender.pools.values(), gateway.loop_lag))
     registry.register(PrefetchCollector(gateway.prefetch.prefetcher))
+    registry.register(TierCollector(gateway.tiers))
 
     @app.get("/v1/models")
     async def models(request: Request) -> dict[str, object]:

@@ -11,6 +11,7 @@ GatewayError
 │   └── ClientFault             4xx  the engine refused the request itself
 ├── NoCapacity                  503  nothing can take the turn now; carries Retry-After
 │   ├── QueueFull               429  the bounded queue is full
+│   ├── PinsFull                429  as many pins are held as may be
 │   ├── QueueTimeout            503  waited its whole deadline in the queue
 │   └── NoWorker                503  no healthy worker of a needed role
 └── EngineError                 502  an engine failed this try; another worker may be tried
@@ -95,6 +96,11 @@ class NoCapacity(GatewayError):
 class QueueFull(NoCapacity):
     status = 429
     code = "queue_full"
+
+
+class PinsFull(NoCapacity):
+    status = 429
+    code = "pins_full"
 
 
 class QueueTimeout(NoCapacity):

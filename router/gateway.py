@@ -11,8 +11,7 @@ from random import Random
 import httpx
 
 from costmodel.values import Role
-from kvtier.transport.links import LinkSettings, PeerLinks
-from kvtier.wire.messages import Peer
+from kvtier.prefetch.params import Mode
 from router.body.memo import PrefixMemo
 from router.body.scan import Scanner
 from router.clock import Clock
@@ -28,7 +27,7 @@ from router.prefetch.build import Prefetch
 from router.sharing import Sharing
 from router.threads.lineage import State
 from router.threads.store import ThreadStore
-from router.tiers.followers import Followers
+from router.tiers.build import Tiers
 from router.turn.dispatch import Dispatcher
 from router.turn.extend import Extender
 from router.turn.handler import TurnHandler
@@ -55,10 +54,18 @@ class Gateway:
         self.monitor = Monitor(config, self.http, clock)
         self.extender = Extender(self.fleet, self.threads)
         self.loop_lag = LoopLag()
-        self.prefetch = Prefetch(config, self.fleet, self.threads, self.extender, self.monitor, self.http, self.aborter, clock)
-        peers = {peer.node: Peer(peer.node, peer.host, peer.port) for peer in config.agents}
-        self._links = PeerLinks(LinkSettings())
-        self.followers = Followers(peers, self._links, self.fleet, clock)
+        self.tiers = Tiers(config, self.fleet, clock, remote=config.prefetch.mode is not Mode.OFF)
+        self.prefetch = Prefetch(
+            config,
+            self.fleet,
+            self.threads,
+            self.extender,
+            self.monitor,
+            self.http,
+            self.aborter,
+            clock,
+            self.tiers.followers.attach,
+        )
         self.sharing = Sharing(config.index.redis, self.fleet, clock)
         watcher = self.prefetch.prefetcher if self.prefetch.prefetcher.on else None
         self.dispatcher = Dispatcher(config, self.upstream, self.aborter, self.threads, self.metrics, clock, rng, watcher)
@@ -85,15 +92,14 @@ class Gateway:
         self.loop_lag.start()
         self.prefetch.start()
         self.sharing.start()
-        self.followers.start()
+        self.tiers.start()
         self.calibration.start()
 
     async def close(self) -> None:
         await self.calibration.close()
         self.loop_lag.close()
         await self.sharing.close()
-        await self.followers.close()
-        await self._links.close()
+        await self.tiers.close()
         await self.prefetch.close()
         await self.monitor.close()
         await self.aborter.close()

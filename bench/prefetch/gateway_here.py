@@ -94,7 +94,7 @@ async def gateway_here(tree: dict[str, Any], model: str) -> AsyncIterator[Gatewa
 
 def _followed(gateway: Gateway) -> bool:
     feeds = [feed for worker in gateway.fleet.workers for feed in gateway.monitor.feeds(worker.worker_id)]
-    agents = gateway.prefetch.nodes.status() if gateway.prefetch.prefetcher.on else []
+    agents = gateway.tiers.followers.status() if gateway.prefetch.prefetcher.on else []
     known = all(worker.info is not None for worker in gateway.fleet.workers)
     return known and all(feed.state == "live" for feed in feeds) and all(agent.live for agent in agents)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -45,6 +46,7 @@ class FollowStatus(msgspec.Struct, frozen=True):
     restarts: int
     snapshots: int
     fault: str
+    pages: dict[Tier, int] = {}  # of all spaces that are followed
 
 
 class _Followed:
@@ -54,6 +56,18 @@ class _Followed:
         self.source = source
         self.index = index
         self.feed = NodeFeed()
+        self.pages: Counter[Tier] = Counter()
+
+    def count(self, step: NodeStep) -> None:
+        """A node stores no page of a tier twice, and removes none that is not there."""
+        if step.clear:
+            self.pages.clear()
+        for batch in step.batches:
+            for event in batch.events:
+                if isinstance(event, BlocksStored):
+                    self.pages[event.tier] += len(event.hashes)
+                elif isinstance(event, BlocksRemoved) and event.tier is not None:
+                    self.pages[event.tier] -= len(event.hashes)
 
 
 Choose = Callable[[PageSpace], Sequence[BlockIndex]]
@@ -87,6 +101,7 @@ class AgentFollower:
             sum(feed.restarts for feed in feeds),
             sum(feed.snapshots for feed in feeds),
             self.fault,
+            dict(sum((followed.pages for followed in self._followed.values()), Counter())),
         )
 
     async def run(self) -> None:
@@ -138,6 +153,7 @@ class AgentFollower:
     async def _obey(self, followed: _Followed, step: NodeStep) -> None:
         for _ in project_node(followed.index, followed.source, step, self._clock_ms()):
             await asyncio.sleep(0)
+        followed.count(step)
         self.applied += sum(len(batch.events) for batch in step.batches)
 
 

@@ -22,7 +22,8 @@ class GrpcControl:
     def __init__(self, node: str, address: str, deadline_s: float) -> None:
         self._node = node
         self._deadline_s = deadline_s
-        self._channel = aio.insecure_channel(address)
+        self._address = address
+        self._channel: aio.Channel | None = None  # made in the loop that first asks
 
     async def report(self) -> NodeReport:
         reply = await self._call("ReadNode", pb.ReadNodeRequest(), pb.Node)
@@ -55,9 +56,12 @@ class GrpcControl:
         await self._call("SetCuts", request, pb.CutReply)
 
     async def close(self) -> None:
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
 
     async def _call(self, method: str, request: Any, reply: Any) -> Any:
+        if self._channel is None:
+            self._channel = aio.insecure_channel(self._address)
         call: Any = self._channel.unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=lambda message: message.SerializeToString(),

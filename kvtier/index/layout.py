@@ -10,6 +10,13 @@ from kvtier.index.source_key import NodeKey, SourceKey
 TIER_COUNT = len(Tier)
 
 
+class Home(NamedTuple):
+    """Where a worker reads pages: from `node`'s agent, if it is on one, and from other nodes where `remote`."""
+
+    node: str | None
+    remote: bool = True
+
+
 class Flags(NamedTuple):
     """One source's bits in a mask: its own bit among the sources, all of its planes, and each tier's, reported or assumed."""
 
@@ -22,9 +29,9 @@ class Layout:
     """Masks and maps over the sources that may be believed."""
 
     def __init__(
-        self, stride: int, keys: dict[int, SourceKey], trusted: int, homes: dict[WorkerKey, str | None], heard: set[WorkerKey]
+        self, stride: int, keys: dict[int, SourceKey], trusted: int, homes: dict[WorkerKey, Home], heard: set[WorkerKey]
     ) -> None:
-        """`keys` by bit; `homes`: workers that reach the pool, with the node each is on; `heard`: those with a trusted bit."""
+        """`keys` by bit; `homes`: workers that reach the pool; `heard`: those with a trusted bit."""
         self.stride = stride
         self.all_bits = (1 << stride) - 1
         self._keys = keys

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from kvtier.index.layout import Layout
 from kvtier.index.pool_trail import PoolTrail
-from kvtier.index.runs import BlockRun, clip
+from kvtier.index.runs import BlockRun, clip, contiguous
 from kvtier.index.sources import PLANES, TIERS
 
 
@@ -57,8 +57,8 @@ class Walk:
         for bit in bits(self._workers):
             self._ends[bit] = block
         for bit, end in self._ends.items():
-            if end:
-                yield bit, self._runs(bit, end)
+            if end and (runs := self._runs(bit, end)):
+                yield bit, runs
 
     def _change(self, block: int, mask: int, changed: int) -> None:
         stride, flags_of, tiers = self._layout.stride, self._layout.flags, self._tiers
@@ -90,16 +90,17 @@ class Walk:
 
     def _runs(self, bit: int, end: int) -> list[BlockRun]:
         runs: list[BlockRun] = []
+        home = self._layout.homes.get(self._layout.worker(bit))
         start = tier = 0
         for block, now in (*self._changes.get(bit, ()), (end, 0)):
             if block > start:
                 if tier:
                     runs.append(BlockRun(start, block - start, TIERS[tier - 1]))
-                else:
-                    runs += clip(self.pool.view(self._layout.homes[self._layout.worker(bit)]), start, block)
+                elif home is not None:
+                    runs += clip(self.pool.view(home), start, block)
                 start = block
             tier = now
-        return runs
+        return runs if home is None or home.remote else contiguous(runs, 0)
 
 
 def bits(mask: int) -> list[int]:

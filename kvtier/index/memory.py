@@ -18,9 +18,9 @@ from itertools import islice
 
 from costmodel.values import Tier, WorkerKey
 from kvtier.index.events import AllCleared, BlockEvent, BlocksRemoved, BlocksStored
-from kvtier.index.layout import Layout
+from kvtier.index.layout import Home, Layout
 from kvtier.index.match import Walk, any_plane, bits, full_plane
-from kvtier.index.runs import BlockRun, Match, clip
+from kvtier.index.runs import BlockRun, Match
 from kvtier.index.source_key import SourceKey
 from kvtier.index.sources import TIERS, TOUCHED, Sources
 
@@ -107,7 +107,7 @@ class BlockIndex:
             worker = layout.worker(bit)
             matches[worker] = Match(tuple(runs), self._support_age_ms(worker, runs, now_ms))
         for worker in layout.unheard:
-            runs = clip(walk.pool.view(layout.homes[worker]), 0, walk.pool.broke_at or 0)
+            runs = walk.pool.leading(layout.homes[worker])
             if runs:
                 matches[worker] = Match(tuple(runs), self._support_age_ms(worker, runs, now_ms))
         return matches
@@ -189,9 +189,9 @@ class BlockIndex:
         """A distrusted source keeps its blocks and takes events, but nothing of it is matched."""
         self._sources.set_trust(source, trusted)
 
-    def attach(self, worker: WorkerKey, node: str | None) -> None:
-        """`worker` can restore from the pool. `node`: the one that it is on, which it reads from first; None = on none."""
-        self._sources.attach(worker, node)
+    def attach(self, worker: WorkerKey, node: str | None, *, remote: bool = True) -> None:
+        """`worker` can restore from the pool: from `node`, which it is on (None = on none), and where `remote` from others."""
+        self._sources.attach(worker, Home(node, remote))
 
     def detach(self, worker: WorkerKey) -> None:
         """`worker` no longer reaches the pool."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from costmodel.values import Tier
-from kvtier.index.layout import Layout
-from kvtier.index.runs import BlockRun, join, overlay
+from kvtier.index.layout import Home, Layout
+from kvtier.index.runs import BlockRun, clip, contiguous, join, overlay
 
 _POOL_TIERS = (Tier.L3, Tier.L4)
 
@@ -27,7 +27,7 @@ class PoolTrail:
         self._local: dict[tuple[str, Tier], Sequence[BlockRun]] = {}
         self._chosen: dict[Tier, tuple[int, int]] = {}  # tier -> bit of the node to read from, since which block
         self._remote: dict[Tier, list[BlockRun]] = {tier: [] for tier in _POOL_TIERS}
-        self._views: dict[str | None, Sequence[BlockRun]] = {}
+        self._views: dict[Home, Sequence[BlockRun]] = {}
         self.broke_at: int | None = None  # first block that no node holds
 
     def step(self, block: int, mask: int) -> None:
@@ -49,17 +49,21 @@ class PoolTrail:
         for tier in list(self._chosen):
             self._end_remote(tier, block)
 
-    def view(self, home: str | None) -> Sequence[BlockRun]:
-        """For workers of one node, after `finish`: where each block of the pool would be read from."""
+    def view(self, home: Home) -> Sequence[BlockRun]:
+        """For workers of one home, after `finish`: where each block of the pool would be read from."""
         view = self._views.get(home)
         if view is None:
-            view = self._remote[Tier.L4]
+            view = ()
             for tier in (Tier.L4, Tier.L3):
-                if tier is Tier.L3:
+                if home.remote:
                     view = overlay(self._remote[tier], view)
-                view = overlay(self._local.get((home, tier), ()) if home else (), view)
+                view = overlay(self._local.get((home.node, tier), ()) if home.node else (), view)
             self._views[home] = view
         return view
+
+    def leading(self, home: Home) -> list[BlockRun]:
+        """The leading runs of a worker that holds nothing itself."""
+        return contiguous(clip(self.view(home), 0, self.broke_at or 0), 0)
 
     def _change(self, block: int, changed: int, held: int, tier: Tier) -> None:
         while changed:

@@ -75,3 +75,14 @@ def join(runs: Sequence[BlockRun], run: BlockRun) -> Sequence[BlockRun]:
             start, end = min(start, other.start), max(end, other.start + other.blocks)
     joined.append(BlockRun(start, end - start, run.tier, run.source))
     return sorted(joined)
+
+
+def contiguous(runs: Iterable[BlockRun], start: int) -> list[BlockRun]:
+    """The leading part of `runs`, which are in order, that has no hole from `start` on."""
+    leading = []
+    for run in runs:
+        if run.start != start:
+            break
+        leading.append(run)
+        start += run.blocks
+    return leading

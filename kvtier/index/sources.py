@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from costmodel.values import Tier, WorkerKey
-from kvtier.index.layout import Layout
+from kvtier.index.layout import Home, Layout
 from kvtier.index.source_key import NodeKey, SourceKey
 
 TIERS = tuple(Tier)
@@ -37,7 +37,7 @@ class Sources:
         self._keys: list[SourceKey | None] = [None] * self.stride
         self._heard_ms: dict[SourceKey, float] = {}
         self._distrusted: set[SourceKey] = set()
-        self._homes: dict[WorkerKey, str | None] = {}  # workers that reach the pool, and the node each is on
+        self._homes: dict[WorkerKey, Home] = {}  # workers that reach the pool, and the node each is on
         self._layout: Layout | None = None
 
     def __contains__(self, source: SourceKey) -> bool:
@@ -66,9 +66,9 @@ class Sources:
             self._layout = Layout(self.stride, keys, self.trusted, dict(self._homes), heard)
         return self._layout
 
-    def attach(self, worker: WorkerKey, node: str | None) -> None:
-        if self._homes.get(worker, "") != node:
-            self._homes[worker] = node
+    def attach(self, worker: WorkerKey, home: Home) -> None:
+        if self._homes.get(worker) != home:
+            self._homes[worker] = home
             self._layout = None
 
     def detach(self, worker: WorkerKey) -> None:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from costmodel.values import Tier, WorkerKey
 from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
-from kvtier.index.layout import Layout
+from kvtier.index.layout import Home, Layout
 from kvtier.index.match import Walk
-from kvtier.index.runs import Match, clip
+from kvtier.index.runs import Match
 from kvtier.index.source_key import NodeKey, SourceKey
 from kvtier.shared_index.holdings import (
     ENTRY_BYTES,
@@ -99,7 +99,7 @@ class RedisIndexStore:
         self._deadline_s = settings.deadline_ms / 1000
         self._ttl_s = settings.ttl_s
         self._random_bytes = random_bytes
-        self._homes: dict[WorkerKey, str | None] = {}
+        self._homes: dict[WorkerKey, Home] = {}
         self._born: dict[int, bytes] = {}  # shard -> what it said last
         self._lost = Lost(set(), set())
         self._named: set[SourceKey] = set()  # by this user of the store
@@ -136,7 +136,7 @@ class RedisIndexStore:
         await self._name(source, SourceRow(row.life, trusted, row.heard_ms), replace=True)
 
     def attach(self, worker: WorkerKey, node: str | None) -> None:
-        self._homes[worker] = node
+        self._homes[worker] = Home(node)
 
     async def match(self, hashes: Sequence[int], now_ms: float) -> dict[WorkerKey, Match]:
         """As `BlockIndex.match`. The deadline holds for all of it together."""
@@ -236,7 +236,7 @@ async def _deadline(seconds: float) -> AsyncIterator[None]:
 class _View:
     """One moment's sources as the walk wants them, and blocks' values as masks."""
 
-    def __init__(self, rows: Mapping[SourceKey, SourceRow], homes: Mapping[WorkerKey, str | None]) -> None:
+    def __init__(self, rows: Mapping[SourceKey, SourceRow], homes: Mapping[WorkerKey, Home]) -> None:
         self._rows = rows
         sources = dict(enumerate(rows))
         trusted = sum(1 << bit for bit, source in sources.items() if rows[source].trusted)
@@ -261,7 +261,7 @@ class _View:
     def matches(self, walk: Walk, end: int, now_ms: float) -> dict[WorkerKey, Match]:
         found = {self.layout.worker(bit): runs for bit, runs in walk.finish(end)}
         for worker in self.layout.unheard:
-            runs = clip(walk.pool.view(self.layout.homes[worker]), 0, walk.pool.broke_at or 0)
+            runs = walk.pool.leading(self.layout.homes[worker])
             if runs:
                 found[worker] = runs
         matches = {}

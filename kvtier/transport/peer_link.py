@@ -68,6 +68,8 @@ class PeerLink:
     def __init__(self, stream: FrameStream, counters: LinkCounters, max_calls: int) -> None:
         self.greeting: Greeting | None = None
         self.idle_since_s = asyncio.get_running_loop().time()
+        self.read_bytes = 0  # pages that came, and
+        self.read_s = 0.0  # how long they took, each from being asked for
         self._stream = stream
         self._counters = counters
         self._calls: dict[int, _Call] = {}
@@ -143,8 +145,11 @@ class PeerLink:
 
         On any exception, and on False, the targets hold anything; nobody writes to them any more.
         """
+        begun_s = asyncio.get_running_loop().time()
         reply = await self._ask(ReadPages(lease, first, len(targets)), targets, deadline_s)
         if isinstance(reply, PagesSent):
+            self.read_bytes += sum(map(len, targets))
+            self.read_s += asyncio.get_running_loop().time() - begun_s
             return True
         if isinstance(reply, Done):
             return False

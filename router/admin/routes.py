@@ -14,6 +14,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 
 from costmodel.values import Role
 from engine_adapters.base import AdapterError
+from router.admin.tiers import node_tiers
 from router.admin.views import explain_view, pool_index_view, thread_view, tiers_view, worker_view
 from router.auth import sent_key
 from router.config.load import ConfigError, parse_policy
@@ -146,7 +147,7 @@ def _add_insight(router: APIRouter, gateway: Gateway) -> None:
 
     @router.get("/tiers", summary="What came from which tier, what agents say, and what prefetch did, by trigger")
     async def tiers() -> dict[str, object]:
-        return tiers_view(gateway)
+        return tiers_view(gateway) | node_tiers(gateway)
 
     @router.get("/index", summary="Size and health of the block and lineage indexes")
     async def index() -> dict[str, object]:

@@ -23,10 +23,9 @@ from router.wire.head import Header
 
 
 def tiers_view(gateway: Gateway) -> dict[str, object]:
-    nodes = gateway.prefetch.nodes
     return {
         "cached_tokens": dict(gateway.metrics.cached_by_tier),
-        "agents": [msgspec.to_builtins(status) for status in nodes.status()],
+        "agents": [msgspec.to_builtins(status) for status in gateway.tiers.followers.status()],
         "prefetch": prefetch_view(gateway.prefetch.prefetcher),
     }
 

@@ -257,6 +257,14 @@ class AgentPeerConfig(Section):
     node: Annotated[str, Field(min_length=1)]  # as its own file and `Worker.node` spell it
     host: str
     port: Annotated[int, Field(ge=1, le=65535)]
+    control_port: Annotated[int | None, Field(ge=1, le=65535)] = None  # of its `control` (gRPC); absent: its own wire is asked
+
+
+class PinsConfig(Section):
+    """Bounds of what clients may pin through this gateway; every agent has a cap of its own beside."""
+
+    max_pins: Annotated[int, Field(ge=0)] = 1000
+    max_ttl_s: Seconds = 3600.0
 
 
 _PREFETCH = PrefetchParams()
@@ -362,6 +370,7 @@ class Config(Section):
     index: IndexConfig = IndexConfig()
     agents: tuple[AgentPeerConfig, ...] = ()
     prefetch: PrefetchConfig = PrefetchConfig()
+    pins: PinsConfig = PinsConfig()
     calibration: CalibrationConfig = CalibrationConfig()
     log: LogConfig = LogConfig()
     seed: int | None = None  # random seed of rooms, ids and near ties; None = from the system

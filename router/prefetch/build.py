@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import httpx
@@ -21,7 +22,6 @@ from router.prefetch.executor import Executor
 from router.prefetch.fleet_view import FleetView
 from router.prefetch.links import LinkBook
 from router.prefetch.node_agents import LinkedAgents
-from router.prefetch.pool_nodes import PoolNodes
 from router.prefetch.prefetcher import Prefetcher
 from router.prefetch.subjects import Subjects
 from router.prefetch.warmer import Warmer
@@ -42,13 +42,15 @@ class Prefetch:
         http: httpx.AsyncClient,
         aborter: Aborter,
         clock: Clock,
+        attach: Callable[[], None],
     ) -> None:
+        """`attach` tells the indexes which workers read from which node."""
+        self._attach = attach
         peers = {peer.node: Peer(peer.node, peer.host, peer.port) for peer in config.agents}
         hardware = config.pools[0].hardware if config.pools else HardwareConfig()
         links = LinkBook(hardware.l3_link.as_link(), hardware.l4_link.as_link())
         self._links = PeerLinks(LinkSettings())
         self.agents = LinkedAgents(peers, self._links)
-        self.nodes = PoolNodes(tuple(peers.values()), self._links, fleet, clock)
         self.subjects = Subjects(fleet, threads, extender)
         warmer = Warmer(fleet, self.subjects, http, aborter, Random(config.seed))
         view = FleetView(
@@ -73,18 +75,15 @@ class Prefetch:
         )
 
     def start(self) -> None:
-        """Switched off, nothing is followed: only what prefetch brings near may be counted on."""
         if self.prefetcher.on:
-            self.nodes.start()
             self.prefetcher.start()
 
     async def close(self) -> None:
         await self.prefetcher.close()
-        await self.nodes.close()
         await self._links.close()
 
     def _look(self) -> None:
-        self.nodes.attach()
+        self._attach()
         self._links.sweep()
 
 

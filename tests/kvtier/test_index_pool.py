@@ -150,6 +150,22 @@ def test_residency_names_the_source_node(index: BlockIndex) -> None:
     ]
 
 
+def test_a_worker_that_is_not_remote_reads_its_own_node_alone(index: BlockIndex) -> None:
+    store(index, A, CHAIN[:4], Tier.L3)
+    store(index, B, CHAIN[:9], Tier.L3)
+    store(index, A, CHAIN[:7], Tier.L4)
+    store(index, P0, CHAIN[:2], Tier.L1)
+    store(index, P0, CHAIN[8:9], Tier.L1)
+    index.attach(P0, "a", remote=False)
+    index.attach(P1, "a", remote=False)
+    index.attach(WorkerKey("p2"), None, remote=False)
+    assert index.match(CHAIN, 0.0) == {
+        P0: Match((BlockRun(0, 2, Tier.L1), BlockRun(2, 2, Tier.L3, "a"), BlockRun(4, 3, Tier.L4, "a")), 0.0),
+        P1: Match((BlockRun(0, 4, Tier.L3, "a"), BlockRun(4, 3, Tier.L4, "a")), 0.0),
+    }
+    assert index.match(CHAIN[7:], 0.0) == {}
+
+
 WORKERS = {P0: "a", P1: "b", WorkerKey("p2"): None, WorkerKey("p3"): "elsewhere"}
 LONER = WorkerKey("loner")
 NODES = (NodeKey("a"), NodeKey("b"), NodeKey("b", "other space"))

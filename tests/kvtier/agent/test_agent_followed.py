@@ -81,6 +81,7 @@ async def test_what_an_agent_holds_is_found_and_what_it_drops_is_not(
         await eventually(lambda: runs(index, range(4)) == (BlockRun(0, 4, Tier.L3, "a"),), "four pages found")
         await asyncio.to_thread(put, client, range(100, 180))  # more than the pool holds
         await eventually(lambda: not runs(index, [0]), "the first page evicted")
+        await eventually(lambda: follower.status.pages == {Tier.L3: agent.numbers()["pages"]}, "all pages counted")
         assert follower.status.live
         assert follower.status.gaps == 0
     assert not index.sources

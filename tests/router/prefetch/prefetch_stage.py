@@ -140,7 +140,7 @@ async def prefetch_stage(
         await until(lambda: all(worker.info for worker in gateway.fleet.workers), "engines discovered")
         view = gateway.prefetch.prefetcher
         await until(lambda: all(view._links.node(node).up for node in nodes), "agents found")
-        await until(lambda: all(status.live for status in gateway.prefetch.nodes.status()), "agents followed")
+        await until(lambda: all(status.live for status in gateway.tiers.followers.status()), "agents followed")
         base = f"http://127.0.0.1:{server.port}"
         http = await exits.enter_async_context(httpx.AsyncClient(base_url=base, timeout=DEADLINE_S, trust_env=False))
         yield Stage(gateway, [worker for worker, _ in engines], http, agents, configs)

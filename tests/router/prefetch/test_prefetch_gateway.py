@@ -73,7 +73,7 @@ async def test_pages_that_left_their_node_unheard_are_told_as_such(tmp_path: Pat
     """The index believes in pages that were evicted meanwhile."""
     async with prefetch_stage(tmp_path, prefetch={"warm": False}) as stage:
         await stage.put("b", IDS)
-        await stage.gateway.prefetch.nodes.close()
+        await stage.gateway.tiers.followers.close()
         blocks = stage.gateway.fleet.pools["default"].blocks
         names = digests_of(IDS)
         hashes = tuple(event_id(names[at : at + 32]) for at in range(0, len(names), 32))

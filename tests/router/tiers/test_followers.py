@@ -16,7 +16,7 @@ from kvtier.transport.links import LinkSettings, PeerLinks
 from kvtier.wire.messages import Peer
 from router.config.tree import Config
 from router.fleet.fleet import Fleet
-from router.tiers.followers import Followers, serves
+from router.fleet.followers import Followers, serves
 
 MODEL = "org/model-7b"
 
@@ -28,8 +28,9 @@ def fleet_of(*workers: dict[str, Any], flags: dict[str, Any] | None = None) -> F
     return fleet
 
 
-def followers_of(fleet: Fleet, *nodes: str) -> Followers:
-    return Followers({node: Peer(node, "127.0.0.1", 1) for node in nodes}, PeerLinks(LinkSettings()), fleet, lambda: 0.0)
+def followers_of(fleet: Fleet, *nodes: str, remote: bool = True) -> Followers:
+    peers = {node: Peer(node, "127.0.0.1", 1) for node in nodes}
+    return Followers(peers, PeerLinks(LinkSettings()), fleet, lambda: 0.0, remote=remote)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,6 @@ def followers_of(fleet: Fleet, *nodes: str) -> Followers:
     [
         ({"hicache_storage_backend": "dynamic"}, {"w0": "a", "w1": "a"}),
         ({"hicache_storage_backend": "file"}, {}),
-        ({"hicache_storage_backend": None}, {}),
         ({}, {"w0": "a"}),
     ],
 )
@@ -49,6 +49,15 @@ async def test_a_worker_reaches_the_pool_if_its_engine_stores_there(flags: dict[
     followers_of(fleet, "a").attach()
     found = {worker: match.runs for worker, match in index.match((1, 2), 0.0).items()}
     assert found == {WorkerKey(name): (BlockRun(0, 2, Tier.L3, node),) for name, node in reached.items()}
+
+
+async def test_where_nothing_is_brought_near_the_pages_of_the_own_node_alone_count() -> None:
+    workers = ({"url": "http://h1:1", "name": "w0", "node": "a"}, {"url": "http://h2:1", "name": "w1", "node": "b"})
+    fleet = fleet_of(*workers, flags={"hicache_storage_backend": "dynamic"})
+    index = fleet.pools["default"].blocks
+    index.apply(NodeKey("a"), BlocksStored((1, 2), None, Tier.L3, 16), 0.0)
+    followers_of(fleet, "a", "b", remote=False).attach()
+    assert set(index.match((1, 2), 0.0)) == {WorkerKey("w0")}
 
 
 def test_a_space_belongs_to_the_pool_of_its_model_and_page_size() -> None:

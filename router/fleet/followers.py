@@ -1,7 +1,8 @@
 """Follows every configured agent into the pools' indexes, and says which workers can restore what agents hold.
 
 One task an agent. A page space belongs to a pool that serves its model with its page size. A worker reaches the pages if its
-engine says that it stores there; of an engine that tells nothing about it, if an agent is configured for its node.
+engine says that it stores there; of an engine that tells nothing about it, if an agent is configured for its node. Pages of
+other nodes count where somebody brings them near (`remote`): an engine finds those of its own node alone.
 """
 
 from __future__ import annotations
@@ -32,9 +33,17 @@ class Followers:
     """`start` and `close` (awaited) are its life."""
 
     def __init__(
-        self, peers: Mapping[str, Peer], links: PeerLinks, fleet: Fleet, clock: Clock, settings: FollowSettings | None = None
+        self,
+        peers: Mapping[str, Peer],
+        links: PeerLinks,
+        fleet: Fleet,
+        clock: Clock,
+        *,
+        remote: bool,
+        settings: FollowSettings | None = None,
     ) -> None:
         self.crashes = 0
+        self._remote = remote
         self._fleet = fleet
         self._nodes = frozenset(peers)
         self._followers = [
@@ -42,8 +51,7 @@ class Followers:
         ]
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def statuses(self) -> list[FollowStatus]:
+    def status(self) -> list[FollowStatus]:
         return [follower.status for follower in self._followers]
 
     def start(self) -> None:
@@ -57,12 +65,13 @@ class Followers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def attach(self) -> None:
-        """Tell every pool's index which of its workers reach the pages, and from where."""
+        """Tell every pool's index which of its workers reach the pages, and from where. Cheap where nothing is new."""
         for pool in self._fleet.pools.values():
             for worker in pool.workers.values():
+                home = worker.node if worker.node in self._nodes else None
                 for key in worker.keys:
                     if self._reaches(worker):
-                        pool.blocks.attach(key, worker.node if worker.node in self._nodes else None)
+                        pool.blocks.attach(key, home, remote=self._remote)
                     else:
                         pool.blocks.detach(key)
 
@@ -83,9 +92,8 @@ class Followers:
     def _reaches(self, worker: Worker) -> bool:
         if worker.info is None:
             return False
-        if _STORAGE_FLAG in worker.info.flags:
-            return worker.info.flags[_STORAGE_FLAG] == _OUR_BACKEND
-        return worker.node in self._nodes
+        backend = worker.info.flags.get(_STORAGE_FLAG)
+        return backend == _OUR_BACKEND if backend is not None else worker.node in self._nodes
 
     def _choose(self, space: PageSpace) -> Sequence[BlockIndex]:
         return [pool.blocks for pool in self._fleet.pools.values() if serves(pool, space)]

@@ -1,0 +1,48 @@
+"""Puts together what the gateway has to do with the nodes' tiers."""
+
+from __future__ import annotations
+
+from costmodel.values import Tier
+from kvtier.control.grpc_control import GrpcControl
+from kvtier.control.node_control import NodeControl
+from kvtier.control.wire_control import WireControl
+from kvtier.transport.links import LinkSettings, PeerLinks
+from kvtier.wire.messages import Peer
+from router.clock import Clock
+from router.config.tree import AgentPeerConfig, Config
+from router.fleet.fleet import Fleet
+from router.fleet.followers import Followers
+from router.tiers.nodes import Nodes
+from router.tiers.pin_book import PinBook
+
+_CALL_S = 2.0
+
+
+class Tiers:
+    """`start` and `close` (awaited) are its life; without agents there is nothing to do."""
+
+    def __init__(self, config: Config, fleet: Fleet, clock: Clock, *, remote: bool) -> None:
+        """`remote`: pages of other nodes are brought near before they are needed, so that they count."""
+        self._links = PeerLinks(LinkSettings())
+        peers = {agent.node: Peer(agent.node, agent.host, agent.port) for agent in config.agents}
+        self.followers = Followers(peers, self._links, fleet, clock, remote=remote)
+        self.nodes = Nodes({agent.node: self._control(agent, peers[agent.node]) for agent in config.agents}, clock)
+        self.pins = PinBook(self.nodes, clock, max_pins=config.pins.max_pins, max_ttl_s=config.pins.max_ttl_s)
+
+    def pages(self) -> dict[str, dict[Tier, int]]:
+        """Whole pages by node and tier, of the spaces that some pool serves."""
+        return {status.node: status.pages for status in self.followers.status()}
+
+    def start(self) -> None:
+        self.followers.start()
+        self.nodes.start()
+
+    async def close(self) -> None:
+        await self.followers.close()
+        await self.nodes.close()
+        await self._links.close()
+
+    def _control(self, agent: AgentPeerConfig, peer: Peer) -> NodeControl:
+        if agent.control_port is not None:
+            return GrpcControl(agent.node, f"{agent.host}:{agent.control_port}", _CALL_S)
+        return WireControl(peer, self._links, _CALL_S)

@@ -1,0 +1,149 @@
+"""Pins that clients asked for: pages that agents keep in DRAM for a while. Bounded in number and in time.
+
+An agent has a cap of its own on what is pinned, and ends every pin by itself: what is lost here costs room until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from costmodel.values import Tier
+from kvtier.control.node_control import NodeUnavailable, PinOrder
+from kvtier.index.memory import BlockIndex
+from kvtier.index.source_key import NodeKey
+from kvtier.page.key import DIGEST_BYTES
+from kvtier.page.space import PageSpace
+from kvtier.page.status import Status
+from kvtier.store.journal import event_id
+from router.clock import Clock
+from router.errors import NotServed, PinsFull
+from router.prefetch.node_agents import shards_of
+from router.tiers.nodes import Node, Nodes
+
+_PREFIX = "pin-"
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What one node said: OK: it holds `pages` leading pages; else it holds none of them, and why."""
+
+    status: Status
+    pages: int = 0
+    pins: tuple[int, ...] = ()
+    fault: str = ""
+
+
+class Pin(msgspec.Struct, frozen=True):
+    id: str
+    subject: str
+    pages: int  # that were asked for
+    expires_ms: float
+    nodes: dict[str, Held]
+
+
+class PinBook:
+    """`max_pins` and `max_ttl_s` bound it; `serves` says whether a page space is one of the prompt's pool."""
+
+    def __init__(self, nodes: Nodes, clock: Clock, *, max_pins: int, max_ttl_s: float) -> None:
+        self.max_ttl_s = max_ttl_s
+        self._nodes = nodes
+        self._clock = clock
+        self._max_pins = max_pins
+        self._pins: dict[str, Pin] = {}
+        self._next = 1
+
+    async def add(
+        self,
+        subject: str,
+        digests: bytes,
+        index: BlockIndex,
+        serves: Callable[[PageSpace], bool],
+        ttl_s: float,
+        names: Sequence[str] = (),
+    ) -> Pin:
+        """Pin the leading pages that each of `names` has, or every node. Raises `PinsFull`; `NotServed` for no such node."""
+        if len(self.listed()) >= self._max_pins:
+            raise PinsFull(f"{self._max_pins} pins are held, as many as pins.max_pins allows")
+        for name in names:
+            if name not in self._nodes.by_name:
+                raise NotServed(f"no node {name!r}; GET /admin/tiers lists them", param="node")
+        ttl_ms = min(ttl_s, self.max_ttl_s) * 1000
+        chosen = tuple(names or self._nodes.by_name)
+        held = await asyncio.gather(*(self._pin_at(name, digests, index, serves, ttl_ms) for name in chosen))
+        pages = len(digests) // DIGEST_BYTES
+        pin = Pin(f"{_PREFIX}{self._next}", subject, pages, self._clock() + ttl_ms, dict(zip(chosen, held, strict=True)))
+        self._next += 1
+        if any(each.pages for each in held):
+            self._pins[pin.id] = pin
+        return pin
+
+    def listed(self) -> list[Pin]:
+        now_ms = self._clock()
+        self._pins = {pin.id: pin for pin in self._pins.values() if pin.expires_ms > now_ms}
+        return list(self._pins.values())
+
+    def get(self, pin_id: str) -> Pin:
+        """Raises `NotServed`."""
+        self.listed()
+        if pin_id not in self._pins:
+            raise NotServed(f"no pin {pin_id!r}: it never was, or has ended")
+        return self._pins[pin_id]
+
+    async def remove(self, pin_id: str) -> Pin:
+        """Raises `NotServed`. An agent that does not answer ends it by its own time."""
+        pin = self.get(pin_id)
+        del self._pins[pin_id]
+        await asyncio.gather(*(self._unpin_at(name, held.pins) for name, held in pin.nodes.items()))
+        return pin
+
+    async def _pin_at(
+        self, name: str, digests: bytes, index: BlockIndex, serves: Callable[[PageSpace], bool], ttl_ms: float
+    ) -> Held:
+        node = self._nodes.by_name[name]
+        if node.report is None:
+            return Held(Status.BUSY, fault=node.fault)
+        best = Held(Status.MISS)
+        for space in filter(serves, node.report.spaces):
+            held = await self._pin_space(node, name, space, digests[: leading_bytes(name, digests, index)], ttl_ms)
+            best = max(best, held, key=lambda each: each.pages)
+            if held.pages and held is not best:
+                await self._unpin_at(name, held.pins)
+        return best
+
+    async def _pin_space(self, node: Node, name: str, space: PageSpace, digests: bytes, ttl_ms: float) -> Held:
+        """Every shard of the space or none."""
+        if not digests:
+            return Held(Status.MISS)
+        try:
+            pinned = await node.control.pin([PinOrder(shard, digests, ttl_ms) for shard in shards_of(space)])
+        except NodeUnavailable as error:
+            return Held(Status.BUSY, fault=str(error))
+        pins = tuple(each.pin for each in pinned if each.status is Status.OK)
+        failed = next((each.status for each in pinned if each.status is not Status.OK), None)
+        if failed is None:
+            return Held(Status.OK, len(digests) // DIGEST_BYTES, pins)
+        await self._unpin_at(name, pins)
+        return Held(failed, fault="more is pinned there than may be" if failed is Status.BUSY else "")
+
+    async def _unpin_at(self, name: str, pins: Sequence[int]) -> None:
+        if not pins:
+            return
+        node = self._nodes.by_name[name]
+        try:
+            await node.control.unpin(pins)
+        except NodeUnavailable as error:
+            node.fault = str(error)
+
+
+def leading_bytes(node: str, digests: bytes, index: BlockIndex) -> int:
+    """How much of `digests` names pages that a node is known to have in DRAM, from the first on."""
+    sources = [source for source in index.sources if isinstance(source, NodeKey) and source.node == node]
+    at = 0
+    while at < len(digests):
+        block = event_id(digests[at : at + DIGEST_BYTES])
+        if not any(index.holds(source, block, Tier.L3) for source in sources):
+            break
+        at += DIGEST_BYTES
+    return at
