@@ -19,6 +19,7 @@ from bench.simulate.experiments import (
     scale_experiment,
     weka_experiment,
 )
+from bench.simulate.grid import grid as build_grid
 from bench.simulate.runner import Run
 from bench.simulate.table import result_table
 
@@ -44,7 +45,7 @@ Cost = Annotated[str, typer.Option(help="Guards of the cost policy, as in switch
 def sim_commands() -> typer.Typer:
     """The experiments, one command each."""
     sim = typer.Typer(help="Simulate policies on recorded agent traces.", no_args_is_help=True, rich_markup_mode="rich")
-    for command in (weka, mooncake, fork, exp1, exp2, scale):
+    for command in (weka, mooncake, fork, exp1, exp2, scale, grid):
         sim.command()(command)
     return sim
 
@@ -185,6 +186,31 @@ def exp2(
     with told_errors():
         choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost))
         configurations(exp2_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json, out)
+
+
+def grid(
+    configs: Configs = "A,B,C",
+    full: Annotated[bool, typer.Option("--full", help="All with all, 36 points, instead of one varied at a time.")] = False,
+    policy: OnePolicy = "cost",
+    seed: Seed = 1,
+    as_json: AsJson = False,
+    jobs: Jobs = 0,
+    horizon_s: Horizon = 1_200,
+) -> None:
+    """Experiment 1 under other assumptions: TP 4 and 8, KV in fp8 and bf16, HBM x0.5, 1 and 2, MFU -50 % and +50 %.
+
+    [bold]Example[/bold]
+
+      loadback sim grid --json
+    """
+    with told_errors():
+        runs: dict[str, Run] = {}
+        for each, experiments in build_grid(Choice(horizon_s=horizon_s), seed, full, words(configs)):
+            runs |= {f"{each.name} {label}": Run(experiment, policy, seed) for label, experiment in experiments.items()}
+        results = run_shown(runs, jobs)
+        show(result_table(f"exp1 grid, {horizon_s:,.0f} s, seed {seed}, {policy}", results))
+    if as_json:
+        print(json.dumps({"experiment": "grid", "seed": seed, "policy": policy, "configs": results}), flush=True)
 
 
 def scale(
