@@ -92,7 +92,7 @@ class Gateway:
         self.loop_lag.start()
         self.prefetch.start()
         self.sharing.start()
-        self.tiers.start()
+        await self.tiers.start()
         self.calibration.start()
 
     async def close(self) -> None:

@@ -267,6 +267,16 @@ class PinsConfig(Section):
     max_ttl_s: Seconds = 3600.0
 
 
+class UmbpConfig(Section):
+    """A UMBP master (gRPC) over the index of one pool, for engines whose HiCache backend is `mori`."""
+
+    port: Annotated[int, Field(ge=0, le=65535)]  # 0: the system chooses
+    host: str = "127.0.0.1"  # there is no authentication: a network that only nodes share
+    pool: str | None = None  # absent: the only one
+    path: str | None = None  # where what clients told outlives the gateway; absent: nowhere
+    expire_s: Seconds = 30.0  # silence after which a client is not believed
+
+
 _PREFETCH = PrefetchParams()
 
 
@@ -371,6 +381,7 @@ class Config(Section):
     agents: tuple[AgentPeerConfig, ...] = ()
     prefetch: PrefetchConfig = PrefetchConfig()
     pins: PinsConfig = PinsConfig()
+    umbp: UmbpConfig | None = None
     calibration: CalibrationConfig = CalibrationConfig()
     log: LogConfig = LogConfig()
     seed: int | None = None  # random seed of rooms, ids and near ties; None = from the system
@@ -388,6 +399,11 @@ class Config(Section):
         urls = [worker.url for pool in self.pools for _, worker in pool.workers()]
         if len(urls) != len(set(urls)):
             raise ValueError("one worker URL is listed twice")
+        if self.umbp is not None:
+            if self.umbp.pool is None and len(names) > 1:
+                raise ValueError("`umbp.pool` must name one of the pools: there are several")
+            if self.umbp.pool is not None and self.umbp.pool not in names:
+                raise ValueError(f"`umbp.pool` names {self.umbp.pool!r}; pools: {', '.join(names)}")
         for pool in self.pools:
             if not pool.workers():
                 raise ValueError(f"pool {pool.name!r} has no workers: list `unified`, or `prefill` and `decode`")

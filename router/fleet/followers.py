@@ -1,8 +1,9 @@
 """Follows every configured agent into the pools' indexes, and says which workers can restore what agents hold.
 
 One task an agent. A page space belongs to a pool that serves its model with its page size. A worker reaches the pages if its
-engine says that it stores there; of an engine that tells nothing about it, if an agent is configured for its node. Pages of
-other nodes count where somebody brings them near (`remote`): an engine finds those of its own node alone.
+engine says that it stores there (or in UMBP, whose master the gateway may be); of an engine that tells nothing about it, if an
+agent is configured for its node. Pages of other nodes count where somebody brings them near (`remote`): an engine finds those
+of its own node alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from kvtier.control.follower import AgentFollower, FollowSettings, FollowStatus
+from kvtier.index.layout import Home
 from kvtier.index.memory import BlockIndex
 from kvtier.page.space import PageSpace
 from kvtier.transport.links import PeerLinks
@@ -27,6 +29,7 @@ _ATTACH_S = 1.0
 _AGAIN_S = 1.0
 _STORAGE_FLAG = "hicache_storage_backend"
 _OUR_BACKEND = "dynamic"
+_UMBP_BACKEND = "mori"
 
 
 class Followers:
@@ -40,10 +43,12 @@ class Followers:
         clock: Clock,
         *,
         remote: bool,
+        umbp: bool = False,
         settings: FollowSettings | None = None,
     ) -> None:
         self.crashes = 0
         self._remote = remote
+        self._umbp = umbp
         self._fleet = fleet
         self._nodes = frozenset(peers)
         self._followers = [
@@ -55,7 +60,7 @@ class Followers:
         return [follower.status for follower in self._followers]
 
     def start(self) -> None:
-        if self._followers:
+        if self._followers or self._umbp:
             self._tasks = [asyncio.create_task(self._guard(each), name=f"follow {each.peer.node}") for each in self._followers]
             self._tasks.append(asyncio.create_task(self._attach_often(), name="attach workers"))
 
@@ -68,12 +73,12 @@ class Followers:
         """Tell every pool's index which of its workers reach the pages, and from where. Cheap where nothing is new."""
         for pool in self._fleet.pools.values():
             for worker in pool.workers.values():
-                home = worker.node if worker.node in self._nodes else None
+                home = self._home(worker)
                 for key in worker.keys:
-                    if self._reaches(worker):
-                        pool.blocks.attach(key, home, remote=self._remote)
-                    else:
+                    if home is None:
                         pool.blocks.detach(key)
+                    else:
+                        pool.blocks.attach(key, home.node, remote=home.remote)
 
     async def _guard(self, follower: AgentFollower) -> None:
         while True:
@@ -89,11 +94,17 @@ class Followers:
             self.attach()
             await asyncio.sleep(_ATTACH_S)
 
-    def _reaches(self, worker: Worker) -> bool:
+    def _home(self, worker: Worker) -> Home | None:
+        """None: it reaches no pages. UMBP's clients read from every node by themselves."""
         if worker.info is None:
-            return False
+            return None
+        here = worker.node if worker.node in self._nodes else None
         backend = worker.info.flags.get(_STORAGE_FLAG)
-        return backend == _OUR_BACKEND if backend is not None else worker.node in self._nodes
+        if backend == _UMBP_BACKEND and self._umbp:
+            return Home(worker.node, remote=True)
+        if backend == _OUR_BACKEND or (backend is None and here is not None):
+            return Home(here, self._remote)
+        return None
 
     def _choose(self, space: PageSpace) -> Sequence[BlockIndex]:
         return [pool.blocks for pool in self._fleet.pools.values() if serves(pool, space)]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from random import Random
+
 from costmodel.values import Tier
 from kvtier.control.grpc_control import GrpcControl
 from kvtier.control.node_control import NodeControl
 from kvtier.control.wire_control import WireControl
 from kvtier.transport.links import LinkSettings, PeerLinks
+from kvtier.umbp.master import UmbpMaster
+from kvtier.umbp.master_state import MasterState
 from kvtier.wire.messages import Peer
 from router.clock import Clock
-from router.config.tree import AgentPeerConfig, Config
+from router.config.tree import AgentPeerConfig, Config, UmbpConfig
 from router.fleet.fleet import Fleet
 from router.fleet.followers import Followers
 from router.tiers.nodes import Nodes
@@ -25,19 +30,26 @@ class Tiers:
         """`remote`: pages of other nodes are brought near before they are needed, so that they count."""
         self._links = PeerLinks(LinkSettings())
         peers = {agent.node: Peer(agent.node, agent.host, agent.port) for agent in config.agents}
-        self.followers = Followers(peers, self._links, fleet, clock, remote=remote)
+        self.followers = Followers(peers, self._links, fleet, clock, remote=remote, umbp=config.umbp is not None)
         self.nodes = Nodes({agent.node: self._control(agent, peers[agent.node]) for agent in config.agents}, clock)
+        self.umbp = _master(config.umbp, fleet, clock) if config.umbp is not None else None
+        self._umbp_at = (config.umbp.host, config.umbp.port) if config.umbp is not None else None
         self.pins = PinBook(self.nodes, clock, max_pins=config.pins.max_pins, max_ttl_s=config.pins.max_ttl_s)
 
     def pages(self) -> dict[str, dict[Tier, int]]:
         """Whole pages by node and tier, of the spaces that some pool serves."""
         return {status.node: status.pages for status in self.followers.status()}
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Raises RuntimeError where the UMBP master's port is taken."""
+        if self.umbp is not None and self._umbp_at is not None:
+            await self.umbp.start(*self._umbp_at)
         self.followers.start()
         self.nodes.start()
 
     async def close(self) -> None:
+        if self.umbp is not None:
+            await self.umbp.close()
         await self.followers.close()
         await self.nodes.close()
         await self._links.close()
@@ -46,3 +58,10 @@ class Tiers:
         if agent.control_port is not None:
             return GrpcControl(agent.node, f"{agent.host}:{agent.control_port}", _CALL_S)
         return WireControl(peer, self._links, _CALL_S)
+
+
+def _master(config: UmbpConfig, fleet: Fleet, clock: Clock) -> UmbpMaster:
+    """Over the index of its pool: what UMBP's clients tell counts for that pool's workers."""
+    pool = fleet.pools[config.pool] if config.pool is not None else next(iter(fleet.pools.values()))
+    state = MasterState(pool.blocks, Random(0), config.expire_s * 1000)
+    return UmbpMaster(state, clock, Path(config.path) if config.path is not None else None)

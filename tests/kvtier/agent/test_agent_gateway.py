@@ -48,7 +48,7 @@ async def gateway(request: pytest.FixtureRequest, agent: Agent) -> AsyncIterator
     tree = {"pools": [{"models": ["m"], "unified": [worker]}], "agents": [peer], "pins": {"max_pins": 2, "max_ttl_s": 100}}
     gateway = Gateway(Config.model_validate(tree), system_clock, Random(1))
     gateway.fleet.workers[0].discovered(EngineInfo("sglang", ("m",), page_size=16))
-    gateway.tiers.start()
+    await gateway.tiers.start()
     yield gateway
     await gateway.close()
 
