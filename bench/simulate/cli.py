@@ -38,6 +38,7 @@ Horizon = Annotated[float, typer.Option(min=0, help="Virtual seconds in which ca
 HostGb = Annotated[float | None, typer.Option(min=0, help="L2 in GB of DRAM an accelerator.")]
 Drain = Annotated[float | None, typer.Option(min=0, max=1, help="Share of calls whose last worker is not to be had.")]
 Trace = Annotated[Path | None, typer.Option(help="A trace of your own in the shipped one's format.")]
+Mfu = Annotated[float, typer.Option(min=0, max=1, help="Share of peak compute that prefill reaches; 0 = the frozen value.")]
 Out = Annotated[Path | None, typer.Option(help="A folder for Parquet, plots and a page of all; needs loadback[sim].")]
 Cost = Annotated[str, typer.Option(help="Guards of the cost policy, as in switch_margin_ms=0,displacement_weight=1.")]
 
@@ -151,6 +152,7 @@ def exp1(
     hardware: Hardware = "",
     model: Model = "",
     horizon_s: Horizon = 0,
+    mfu: Mfu = 0,
     cost: Cost = "",
     out: Out = None,
 ) -> None:
@@ -161,7 +163,7 @@ def exp1(
       loadback sim exp1 --json
     """
     with told_errors():
-        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost))
+        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu)
         configurations(exp1_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json, out)
 
 
@@ -174,6 +176,7 @@ def exp2(
     hardware: Hardware = "",
     model: Model = "",
     horizon_s: Horizon = 0,
+    mfu: Mfu = 0,
     cost: Cost = "",
     out: Out = None,
 ) -> None:
@@ -184,7 +187,7 @@ def exp2(
       loadback sim exp2 --json
     """
     with told_errors():
-        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost))
+        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu)
         configurations(exp2_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json, out)
 
 

@@ -34,6 +34,7 @@ class Choice(msgspec.Struct, frozen=True):
     drain_share: float | None = None
     path: Path | None = None
     cost: CostParams = CostParams()
+    mfu: float = 0.0
 
 
 class Restore(msgspec.Struct, frozen=True):
@@ -212,6 +213,8 @@ def _cluster(machine: Machine, choice: Choice, engines: Engines | None = None) -
     deployment = machine.deployment
     if choice.host_gb is not None:
         deployment = msgspec.structs.replace(deployment, host_gb_per_accelerator=choice.host_gb)
+    if choice.mfu:
+        deployment = msgspec.structs.replace(deployment, mfu=choice.mfu)
     return Cluster(
         parse_topology(choice.topology or machine.topology),
         load_accelerator(choice.hardware or machine.hardware),
