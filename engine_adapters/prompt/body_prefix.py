@@ -12,8 +12,8 @@ SPAN_WORDS = 2
 class BodyPrefix(msgspec.Struct, frozen=True):
     """A body up to behind its last message. `list_start`: where the list of messages opens; `spans`: begin and end of each.
 
-    Of a body of another protocol (`DialectBody`) also `starts`, which of the chat's messages is the first of each, those that
-    lead not counted; `lead`, the key of what those were made of; `count`, of all messages of the chat.
+    Of a body of another protocol (`DialectBody`) also `starts`: of each piece, which of the chat's messages is its first, not
+    counting those that lead, and which of the body's; and `lead`, the key of what those were made of.
     """
 
     length: int
@@ -22,4 +22,3 @@ class BodyPrefix(msgspec.Struct, frozen=True):
     spans: Rope
     starts: Rope | None = None
     lead: bytes = b""
-    count: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import xxhash
@@ -19,7 +19,11 @@ from engine_adapters.prompt.body_prefix import SPAN_WORDS, BodyPrefix
 from engine_adapters.prompt.hasher import Hasher
 from engine_adapters.prompt.rope import Rope
 
-_LIST = re.compile(rb'"messages"[ \t\r\n]*:[ \t\r\n]*\[')
+ListName = Literal["messages", "input"]
+_LISTS: dict[ListName, re.Pattern[bytes]] = {
+    "messages": re.compile(rb'"messages"[ \t\r\n]*:[ \t\r\n]*\['),
+    "input": re.compile(rb'"input"[ \t\r\n]*:[ \t\r\n]*\['),
+}
 _SEPARATOR = re.compile(rb"[ \t\r\n]*,?[ \t\r\n]*")
 _NULL = b"null"
 OWN_IDS = "the client brings its own token ids"
@@ -43,9 +47,19 @@ class _Members(msgspec.Struct):
     system: Raw | UnsetType = UNSET  # of Anthropic's protocol, as the next two
     thinking: Raw | UnsetType = UNSET
     output_config: Raw | UnsetType = UNSET
+    instructions: Raw | UnsetType = UNSET  # of Responses
 
 
-_DECODER = msgspec.json.Decoder(_Members)
+class _ItemMembers(_Members):
+    """Of a Responses body, whose conversation is in `input`."""
+
+    messages: list[Raw] | None = msgspec.field(default=None, name="input")
+
+
+_DECODERS: dict[ListName, msgspec.json.Decoder[_Members]] = {
+    "messages": msgspec.json.Decoder(_Members),
+    "input": msgspec.json.Decoder(_ItemMembers),
+}
 _CHAT_NAMES = (
     "tools", "tool_choice", "chat_template_kwargs", "reasoning_effort", "reasoning", "add_generation_prompt",
     "continue_final_message", "documents",
@@ -107,13 +121,20 @@ class ChatBody(msgspec.Struct, frozen=True):
 
     def message(self, index: int) -> dict[str, Any]:
         """Message `index`, parsed. Raises ValueError when it is no object."""
-        try:
-            message = msgspec.json.decode(self.raw(index))
-        except msgspec.DecodeError as error:
-            raise ValueError(f"message {index} cannot be read: {error}") from error
-        if not isinstance(message, dict) or "role" not in message:
+        message = self.value(index)
+        if "role" not in message:
             raise ValueError(f"message {index} must be an object with a role")
         return message
+
+    def value(self, index: int) -> dict[str, Any]:
+        """As `message`, which may have no role."""
+        try:
+            value = msgspec.json.decode(self.raw(index))
+        except msgspec.DecodeError as error:
+            raise ValueError(f"message {index} cannot be read: {error}") from error
+        if not isinstance(value, dict):
+            raise ValueError(f"message {index} must be an object with a role")  # noqa: TRY004  a 400
+        return value
 
     def first_key(self, hasher: Hasher) -> bytes:
         """Key of the first message's bytes."""
@@ -139,16 +160,15 @@ class ChatBody(msgspec.Struct, frozen=True):
         return zip(numbers, numbers, strict=True)
 
 
-def read_body(text: bytes, before: BodyPrefix | None, hasher: Hasher, names: tuple[str, ...] = _CHAT_NAMES) -> ChatBody:
+def read_body(
+    text: bytes,
+    before: BodyPrefix | None,
+    hasher: Hasher,
+    names: tuple[str, ...] = _CHAT_NAMES,
+    list_name: ListName = "messages",
+) -> ChatBody:
     """`names`: of the members that shape the prompt beside the messages. Raises ValueError for what is no chat body."""
-    running = hasher.running()
-    if before is not None and len(text) >= before.length:
-        running.update(memoryview(text)[: before.length])
-        if running.digest() == before.digest:
-            body = _read_rest(text, before, running, names)
-            if body is not None:
-                return body
-    return _read_whole(text, hasher, names)
+    return _BodyReader(text, hasher, names, list_name).read(before)
 
 
 def body_of(chat: Mapping[str, Any]) -> bytes:
@@ -159,47 +179,73 @@ def body_of(chat: Mapping[str, Any]) -> bytes:
         raise ValueError(f"the chat cannot be written as JSON: {error}") from error
 
 
-def _read_rest(text: bytes, before: BodyPrefix, running: xxhash.xxh3_128, names: tuple[str, ...]) -> ChatBody | None:
-    """Only what follows the known beginning; None where another list of messages follows, which then is the one that counts.
-    `running` has taken the beginning."""
-    opening = before.list_start + 1
-    try:
-        members = _DECODER.decode(b"".join((memoryview(text)[:opening], _NULL, memoryview(text)[before.length :])))
-    except msgspec.DecodeError:
-        return None
-    found = members.messages
-    if not found or bytes(found[0]) != _NULL:
-        return None
-    spans = _spans_of(text, before.length, found[1:])
-    if spans is None:
-        return None
-    rows = before.spans.appended(spans)
-    running.update(memoryview(text)[before.length : _end(rows)])
-    prefix = BodyPrefix(_end(rows), running.digest(), before.list_start, rows)
-    return _body(text, members, prefix, len(before.spans), names)
+class _BodyReader:
+    def __init__(self, text: bytes, hasher: Hasher, names: tuple[str, ...], list_name: ListName) -> None:
+        self._text = text
+        self._hasher = hasher
+        self._names = names
+        self._list = _LISTS[list_name]
+        self._decoder = _DECODERS[list_name]
 
+    def read(self, before: BodyPrefix | None) -> ChatBody:
+        running = self._hasher.running()
+        if before is not None and len(self._text) >= before.length:
+            running.update(memoryview(self._text)[: before.length])
+            if running.digest() == before.digest:
+                body = self._read_rest(before, running)
+                if body is not None:
+                    return body
+        return self._read_whole()
 
-def _read_whole(text: bytes, hasher: Hasher, names: tuple[str, ...]) -> ChatBody:
-    try:
-        members = _DECODER.decode(text)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"the body cannot be read: {error}") from error
-    if not members.messages:
-        raise ValueError("messages must not be empty")
-    for opening in reversed(list(_LIST.finditer(text))):
-        spans = _spans_of(text, opening.end(), members.messages)
-        if spans is not None and _is_the_list(text, opening.end() - 1, spans[-1]):
-            rows = Rope("I", SPAN_WORDS).appended(spans)
-            digest = hasher.key(memoryview(text)[: _end(rows)])
-            return _body(text, members, BodyPrefix(_end(rows), digest, opening.end() - 1, rows), 0, names)
-    raise ValueError("messages cannot be found in the body: is its name written with escapes?")
+    def _read_rest(self, before: BodyPrefix, running: xxhash.xxh3_128) -> ChatBody | None:
+        """Only what follows the known beginning, which `running` has taken; None where another list of messages follows, which
+        then is the one that counts."""
+        text, opening = self._text, before.list_start + 1
+        try:
+            members = self._decoder.decode(b"".join((memoryview(text)[:opening], _NULL, memoryview(text)[before.length :])))
+        except msgspec.DecodeError:
+            return None
+        found = members.messages
+        if not found or bytes(found[0]) != _NULL:
+            return None
+        spans = _spans_of(text, before.length, found[1:])
+        if spans is None:
+            return None
+        rows = before.spans.appended(spans)
+        running.update(memoryview(text)[before.length : _end(rows)])
+        prefix = BodyPrefix(_end(rows), running.digest(), before.list_start, rows)
+        return self._body(members, prefix, len(before.spans))
 
+    def _read_whole(self) -> ChatBody:
+        text = self._text
+        try:
+            members = self._decoder.decode(text)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"the body cannot be read: {error}") from error
+        if not members.messages:
+            raise ValueError("messages must not be empty")
+        for opening in reversed(list(self._list.finditer(text))):
+            spans = _spans_of(text, opening.end(), members.messages)
+            if spans is not None and self._is_the_list(opening.end() - 1, spans[-1]):
+                rows = Rope("I", SPAN_WORDS).appended(spans)
+                digest = self._hasher.key(memoryview(text)[: _end(rows)])
+                return self._body(members, BodyPrefix(_end(rows), digest, opening.end() - 1, rows), 0)
+        raise ValueError("messages cannot be found in the body: is its name written with escapes?")
 
-def _body(text: bytes, members: _Members, prefix: BodyPrefix, same: int, names: tuple[str, ...]) -> ChatBody:
-    if members.input_ids is not None and bytes(members.input_ids) != _NULL:
-        raise ValueError(OWN_IDS)
-    found = ((name, getattr(members, name)) for name in names)
-    return ChatBody(text, tuple((name, bytes(raw)) for name, raw in found if raw is not UNSET), prefix, same)
+    def _body(self, members: _Members, prefix: BodyPrefix, same: int) -> ChatBody:
+        if members.input_ids is not None and bytes(members.input_ids) != _NULL:
+            raise ValueError(OWN_IDS)
+        found = ((name, getattr(members, name)) for name in self._names)
+        settings = tuple((name, bytes(raw)) for name, raw in found if raw is not UNSET)
+        return ChatBody(self._text, settings, prefix, same)
+
+    def _is_the_list(self, start: int, end: int) -> bool:
+        """Whether the list that opens at `start` is the body's own and not one of the same content somewhere deeper."""
+        closing = self._text.find(b"]", end) + 1
+        try:
+            return self._decoder.decode(self._text[:start] + _NULL + self._text[closing:]).messages is None
+        except msgspec.DecodeError:
+            return False
 
 
 def _end(spans: Rope) -> int:
@@ -217,12 +263,3 @@ def _spans_of(text: bytes, offset: int, messages: list[Raw]) -> array[int] | Non
             return None
         spans.extend((start, offset))
     return spans
-
-
-def _is_the_list(text: bytes, start: int, end: int) -> bool:
-    """Whether the list that opens at `start` is the body's own and not one of the same content somewhere deeper."""
-    closing = text.find(b"]", end) + 1
-    try:
-        return _DECODER.decode(text[:start] + _NULL + text[closing:]).messages is None
-    except msgspec.DecodeError:
-        return False

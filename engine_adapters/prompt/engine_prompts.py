@@ -13,13 +13,12 @@ from typing import Any
 import msgspec
 
 from engine_adapters.base import EngineInfo, EngineKind
-from engine_adapters.prompt import sglang_messages, vllm_messages, vllm_responses
+from engine_adapters.prompt import sglang_messages, sglang_responses, vllm_messages, vllm_responses
 from engine_adapters.prompt.chat_body import body_of
 from engine_adapters.prompt.dialect_body import DialectForm
 from engine_adapters.prompt.model import PromptModel
 from engine_adapters.prompt.profile import PromptProfile
 from engine_adapters.prompt.sglang_chat import SglangProfile
-from engine_adapters.prompt.sglang_responses import responses_as_chat
 from engine_adapters.prompt.template import PromptTemplate
 from engine_adapters.prompt.vllm_chat import VllmProfile
 from kvtier.hashing import vllm
@@ -32,15 +31,15 @@ HASH_ALGORITHM_FLAG = "prefix_caching_hash_algo"
 AsChat = Callable[[Mapping[str, Any], PromptTemplate], Mapping[str, Any]]
 
 _OTHER_DIALECTS: dict[EngineKind, dict[str, AsChat]] = {
-    EngineKind.SGLANG: {"/v1/messages": sglang_messages.messages_as_chat, "/v1/responses": responses_as_chat},
+    EngineKind.SGLANG: {"/v1/messages": sglang_messages.messages_as_chat, "/v1/responses": sglang_responses.responses_as_chat},
     EngineKind.VLLM: {
         "/v1/messages": vllm_messages.messages_as_chat,
         "/v1/responses": vllm_responses.responses_as_chat,
     },
 }
-_MESSAGES_FORMS: dict[EngineKind, Callable[[PromptTemplate], DialectForm]] = {
-    EngineKind.SGLANG: sglang_messages.MessagesForm,
-    EngineKind.VLLM: vllm_messages.MessagesForm,
+_FORMS: dict[EngineKind, dict[str, Callable[[PromptTemplate], DialectForm]]] = {
+    EngineKind.SGLANG: {"/v1/messages": sglang_messages.MessagesForm, "/v1/responses": sglang_responses.ResponsesForm},
+    EngineKind.VLLM: {"/v1/messages": vllm_messages.MessagesForm, "/v1/responses": vllm_responses.ResponsesForm},
 }
 _IDS_AT_ONCE = 16_384
 
@@ -53,7 +52,7 @@ class EnginePrompts:
         self._kind = kind
         self._dialects = _OTHER_DIALECTS[kind]
         self._hash_seed = hash_seed
-        self._forms: dict[str, DialectForm] = {"/v1/messages": _MESSAGES_FORMS[kind](model.template)}
+        self._forms = {path: form(model.template) for path, form in _FORMS[kind].items()}
 
     @classmethod
     def open(cls, kind: EngineKind, folder: Path, *, fast: bool = False, hash_seed: str | None = None) -> EnginePrompts:

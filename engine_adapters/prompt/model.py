@@ -17,7 +17,7 @@ import msgspec
 
 from engine_adapters.prompt.body_prefix import BodyPrefix
 from engine_adapters.prompt.chat_body import OWN_IDS, TalkBody, body_of, read_body
-from engine_adapters.prompt.dialect_body import DialectForm, NotMessageWise, read_dialect
+from engine_adapters.prompt.dialect_body import DialectForm, NotMessageWise, read_dialect, whole_chat
 from engine_adapters.prompt.encoded import PromptTokenizer
 from engine_adapters.prompt.extend import Change, Desync, Unreachable, extend, reach_back
 from engine_adapters.prompt.hasher import Hasher
@@ -150,8 +150,8 @@ class PromptModel:
             return read_body(body, before, self._hasher)
         try:
             return read_dialect(body, before, self._hasher, form)
-        except NotMessageWise:
-            return read_body(body_of(form.whole(body)), before, self._hasher)
+        except (NotMessageWise, ValueError):
+            return read_body(body_of(whole_chat(body, form)), before, self._hasher)
 
     def _read_settings(self, chat: TalkBody) -> tuple[bytes, Settings]:
         head = chat.head_key(self._hasher)

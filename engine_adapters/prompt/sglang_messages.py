@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from engine_adapters.prompt.chat_body import ListName
 from engine_adapters.prompt.dialect_body import NotMessageWise
 from engine_adapters.prompt.template import PromptTemplate
 
@@ -23,6 +24,8 @@ _SERVER_TOOL = re.compile(r"(web_search|computer|bash|text_editor)_\d{8}$")
 class MessagesForm:
     """See `DialectForm`."""
 
+    list_name: ListName = "messages"
+    lead_name = "system"
     names = ("tools", "tool_choice", "thinking", "output_config")
 
     def __init__(self, template: PromptTemplate) -> None:
@@ -32,7 +35,11 @@ class MessagesForm:
         texts = _system_parts(system)
         return [{"role": "system", "content": "\n".join(texts)}] if texts else []
 
-    def converted(self, message: Mapping[str, Any]) -> list[JsonObject]:
+    def joins(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+        return False
+
+    def converted(self, piece: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
+        (message,) = piece
         if message.get("role") == "system" and not self._template.inline_system:
             raise NotMessageWise
         return _message(message)

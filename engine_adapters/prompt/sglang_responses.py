@@ -12,12 +12,49 @@ from typing import Any
 
 import msgspec
 
+from engine_adapters.prompt.chat_body import ListName
+from engine_adapters.prompt.dialect_body import NotMessageWise
 from engine_adapters.prompt.template import PromptTemplate
 
 JsonObject = dict[str, Any]
 
 _DEVELOPER_LABEL = "Developer instructions:"
+_ASSISTANTS = frozenset({"function_call", "custom_tool_call", "reasoning"})
 _UNSENT = frozenset({"id", "status", "type"})
+
+
+class ResponsesForm:
+    """See `DialectForm`. The assistant's items that follow one another are one piece."""
+
+    list_name: ListName = "input"
+    lead_name = "instructions"
+    names = ("tools", "tool_choice", "reasoning", "chat_template_kwargs")
+
+    def __init__(self, template: PromptTemplate) -> None:
+        self._template = template
+
+    def lead(self, system: Any) -> list[JsonObject]:
+        return [{"role": "system", "content": system}] if system else []
+
+    def joins(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+        return is_assistants(before) and is_assistants(after)
+
+    def converted(self, piece: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
+        found = [message for item in piece if (message := _message(item)) is not None]
+        if not self._template.inline_system and any(message.get("role") == "system" for message in found):
+            raise NotMessageWise
+        return _merge_assistants(found)
+
+    def settings(self, members: Mapping[str, Any]) -> JsonObject:
+        return {**responses_as_chat({**members, "input": []}, self._template), "messages": None}
+
+    def whole(self, body: bytes) -> JsonObject:
+        return responses_as_chat(msgspec.json.decode(body), self._template)
+
+
+def is_assistants(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a part of what the assistant said."""
+    return item.get("type") in _ASSISTANTS or item.get("role") == "assistant"
 
 
 def responses_as_chat(request: Mapping[str, Any], template: PromptTemplate) -> JsonObject:

@@ -6,12 +6,13 @@ Wire: entrypoints/anthropic/serving.py (`to_chat_completion_request`). SGLang's 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from engine_adapters.prompt.chat_body import ListName
 from engine_adapters.prompt.dialect_body import NotMessageWise
 from engine_adapters.prompt.template import PromptTemplate, TemplateRefusal
 
@@ -25,6 +26,8 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 class MessagesForm:
     """See `DialectForm`."""
 
+    list_name: ListName = "messages"
+    lead_name = "system"
     names = ("tools", "tool_choice", "thinking", "output_config", "chat_template_kwargs")
 
     def __init__(self, template: PromptTemplate) -> None:
@@ -34,7 +37,11 @@ class MessagesForm:
         texts = _system_texts(system)
         return [{"role": "system", "content": "".join(texts)}] if texts else []
 
-    def converted(self, message: Mapping[str, Any]) -> list[JsonObject]:
+    def joins(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+        return False
+
+    def converted(self, piece: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
+        (message,) = piece
         if message["role"] != "system":
             return _message(message)
         if _wants_system_first(self._template):

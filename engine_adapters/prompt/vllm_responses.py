@@ -7,9 +7,14 @@ tool_parsers/utils.py (`get_function_tools`). SGLang's conversion is another one
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from engine_adapters.prompt.chat_body import ListName
+from engine_adapters.prompt.dialect_body import NotMessageWise
+from engine_adapters.prompt.sglang_responses import is_assistants
 from engine_adapters.prompt.template import PromptTemplate
 
 JsonObject = dict[str, Any]
@@ -18,6 +23,37 @@ _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _NAMESPACE_SEPARATOR = "__"
 _UNFINISHED = ("in_progress", "incomplete")
+
+
+class ResponsesForm:
+    """See `DialectForm`. The assistant's items that follow one another are one piece."""
+
+    list_name: ListName = "input"
+    lead_name = "instructions"
+    names = ("tools", "tool_choice", "reasoning", "chat_template_kwargs")
+
+    def __init__(self, template: PromptTemplate) -> None:
+        self._template = template
+
+    def lead(self, system: Any) -> list[JsonObject]:
+        return [{"role": "system", "content": system}] if system else []
+
+    def joins(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+        return is_assistants(before) and is_assistants(after)
+
+    def converted(self, piece: Sequence[Mapping[str, Any]]) -> list[JsonObject]:
+        if _goes_on(piece[-1]):
+            raise NotMessageWise
+        said: list[JsonObject] = []
+        for item in piece:
+            _take(item, said)
+        return said
+
+    def settings(self, members: Mapping[str, Any]) -> JsonObject:
+        return {**responses_as_chat({**members, "input": []}, self._template), "messages": None}
+
+    def whole(self, body: bytes) -> JsonObject:
+        return responses_as_chat(msgspec.json.decode(body), self._template)
 
 
 def responses_as_chat(request: Mapping[str, Any], template: PromptTemplate) -> JsonObject:
@@ -42,12 +78,17 @@ def _messages(request: Mapping[str, Any]) -> list[JsonObject]:
     items = request["input"]
     if isinstance(items, str):
         return [*found, {"role": "user", "content": items}]
-    if items and items[-1].get("status") in _UNFINISHED and items[-1].get("type", "message") in ("message", "reasoning"):
+    if items and _goes_on(items[-1]):
         raise ValueError("a last item that is to be continued has no derivable prompt")
     said: list[JsonObject] = []
     for item in items:
         _take(item, said)
     return found + said
+
+
+def _goes_on(item: Mapping[str, Any]) -> bool:
+    """Whether the model is to go on with this item, if it is the last one."""
+    return item.get("status") in _UNFINISHED and item.get("type", "message") in ("message", "reasoning")
 
 
 def _take(item: Mapping[str, Any], said: list[JsonObject]) -> None:

@@ -1,4 +1,4 @@
-"""Messages bodies read on from state to state are what they are when converted whole, whatever the client changes."""
+"""Messages and Responses bodies read on from state to state are what they are when converted whole, whatever changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kvtier.hashing.sglang import Chain
 TEMPLATES = Path(__file__).parents[2] / "data" / "templates"
 STYLES = ("chatml", "qwen3", "kimi_k2", "llama3")
 KINDS = (EngineKind.SGLANG, EngineKind.VLLM)
-PATH = "/v1/messages"
+PATH, RESPONSES = "/v1/messages", "/v1/responses"
 Json = dict[str, Any]
 
 TEXTS = st.sampled_from(["hello", "", "a\nb\n", "中文", "<|im_end|>", "<think>x</think>", "word " * 40])
@@ -77,12 +77,48 @@ def histories(draw: st.DrawFn) -> list[Json]:
     return bodies
 
 
-def check(prompts: EnginePrompts, state: PromptState | None, body: Json, *, keep_ids: bool = True) -> PromptState | None:
+@st.composite
+def item_runs(draw: st.DrawFn) -> list[Json]:
+    """One exchange as Responses items, in whatever order an assistant says them."""
+    found: list[Json] = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": draw(TEXTS)}]}]
+    for _ in range(draw(st.integers(0, 5))):
+        kind = draw(st.sampled_from(["reasoning", "empty", "text", "call", "custom", "output", "developer"]))
+        call = {"call_id": "c", "name": "run"}
+        found.append(
+            {
+                "reasoning": {"type": "reasoning", "summary": [{"type": "summary_text", "text": draw(TEXTS)}]},
+                "empty": {"type": "reasoning", "summary": []},
+                "text": {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": draw(TEXTS)}]},
+                "call": {"type": "function_call", **call, "arguments": json.dumps({"a": draw(TEXTS)})},
+                "custom": {"type": "custom_tool_call", **call, "input": draw(TEXTS)},
+                "output": {"type": "function_call_output", "call_id": "c", "output": draw(TEXTS)},
+                "developer": {"type": "message", "role": "developer", "content": draw(TEXTS) or "x"},
+            }[kind]
+        )
+    return found
+
+
+@st.composite
+def item_histories(draw: st.DrawFn) -> list[Json]:
+    items = [item for run in draw(st.lists(item_runs(), min_size=1, max_size=4)) for item in run]
+    bodies: list[Json] = []
+    for end in sorted(draw(st.sets(st.integers(1, len(items)), min_size=1, max_size=5))):
+        body: Json = {"model": "m", "input": items[:end], **draw(st.sampled_from([{}, {"instructions": "rules"}]))}
+        if draw(st.integers(0, 3)) == 0:
+            place = draw(st.integers(0, end - 1))
+            bodies.append({**body, "input": [*items[:place], {"role": "user", "content": "edited"}]})
+        bodies.append(body)
+    return bodies
+
+
+def check(
+    prompts: EnginePrompts, state: PromptState | None, body: Json, *, keep_ids: bool = True, path: str = PATH
+) -> PromptState | None:
     """Read on and converted whole give the same ids and blocks, or refuse alike."""
-    sent, model, form = json.dumps(body).encode(), prompts.model, prompts.form(PATH)
+    sent, model, form = json.dumps(body).encode(), prompts.model, prompts.form(path)
     assert form is not None
     try:
-        ids = model.encode(model.render(model.parse(prompts.chat(PATH, sent))))
+        ids = model.encode(model.render(model.parse(prompts.chat(path, sent))))
     except ValueError:
         with pytest.raises(ValueError):
             model.extend(state, sent, Chain(16), keep_ids=keep_ids, form=form)
@@ -110,16 +146,29 @@ def test_reading_on_is_converting_whole(
     assert (prompts.model.counts.desyncs, prompts.model.counts.loop_faults) == (0, 0)
 
 
+@settings(deadline=None, max_examples=60)
+@given(style=st.sampled_from(STYLES), kind=st.sampled_from(KINDS), history=item_histories(), keep_ids=st.booleans())
+def test_reading_items_on_is_converting_whole(
+    style: str, kind: EngineKind, history: list[Json], keep_ids: bool, hf: PromptTokenizer
+) -> None:
+    prompts = prompts_of(kind, (TEMPLATES / f"{style}.jinja").read_text(encoding="utf-8"), hf)
+    state: PromptState | None = None
+    for body in history:
+        state = check(prompts, state, body, keep_ids=keep_ids, path=RESPONSES)
+    assert (prompts.model.counts.desyncs, prompts.model.counts.loop_faults) == (0, 0)
+
+
+@pytest.mark.parametrize(("path", "turns"), [(PATH, 38), (RESPONSES, 49)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_recorded_agents_are_read_on(kind: EngineKind, hf: PromptTokenizer) -> None:
+def test_recorded_agents_are_read_on(kind: EngineKind, path: str, turns: int, hf: PromptTokenizer) -> None:
     prompts = prompts_of(kind, (TEMPLATES / "chatml.jinja").read_text(encoding="utf-8"), hf)
-    turns = 0
-    for bodies in recorded(PATH):
+    seen = 0
+    for bodies in recorded(path):
         state: PromptState | None = None
         for body in bodies:
-            state = check(prompts, state, body)
-            turns += 1
-    assert turns == 38
+            state = check(prompts, state, body, path=path)
+            seen += 1
+    assert seen == turns
     assert prompts.model.counts.resumed > turns / 3
 
 
@@ -131,9 +180,9 @@ def test_only_what_is_new_is_converted(kind: EngineKind, hf: PromptTokenizer, mo
     converted: list[Json] = []
     plain = type(form).converted
 
-    def counted(self: object, message: Json) -> list[Json]:
-        converted.append(message)
-        return plain(self, message)  # type: ignore[arg-type]
+    def counted(self: object, piece: list[Json]) -> list[Json]:
+        converted.extend(piece)
+        return plain(self, piece)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(form), "converted", counted)
     talk: list[Json] = [{"role": "user", "content": "begin"}]
