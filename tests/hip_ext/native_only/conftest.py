@@ -24,7 +24,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     def build(program: str, *sources: str, flags: tuple[str, ...] = ()) -> Path:
         target = folder / f"{Path(program).stem}{''.join(flags).replace('/', '_')[-60:]}"
         files = [HERE / "cpp" / program, *(path for pattern in sources for path in sorted(SOURCES.glob(pattern)))]
-        command = ["c++", "-std=c++20", "-O1", "-g", "-pthread", "-Wall", "-Wextra", f"-I{SOURCES}", *flags]
+        command = ["c++", "-std=c++20", "-O1", "-g1", "-pthread", "-Wall", "-Wextra", f"-I{SOURCES}", *flags]
         subprocess.run(["nice", *command, *map(str, files), "-o", str(target), "-ldl"], check=True, timeout=300)
         return target
 
