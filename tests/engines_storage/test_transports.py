@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,8 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 from transport_rig import DEADLINE_S, PAGE_BYTES, POOL_BYTES, ROOT, TransportNode, transport_nodes, until
-
-from engine_adapters.launch.environments import engine_bin
 
 pytestmark = [pytest.mark.engines]
 
@@ -66,7 +65,10 @@ def test_a_peer_that_dies_comes_back_and_freezes(tmp_path: Path, transport: dict
             assert near.stage(range(8, 16), far.peer).state == "ready"
             os.kill(far.process.pid, signal.SIGSTOP)  # it takes connections and answers nothing
             assert near.stage(range(16, 20), far.peer, deadline_ms=500).leading == 0
-        assert near.got(range(16)) == [True] * 16
+            assert near.got(range(16)) == [True] * 16
+            if transport["engine"] == "nixl":  # Mooncake lets go of a silent peer after 30 s
+                assert near.stop() == 0
+                return
         until(lambda: near.numbers()["writes_open"] == 0, "claims are given back")
 
 
@@ -80,7 +82,7 @@ def test_mori_says_what_it_needs(tmp_path: Path) -> None:
     }
     (tmp_path / "a.yaml").write_bytes(msgspec.yaml.encode(config))
     ended = subprocess.run(
-        [str(engine_bin("sglang") / "python"), "-m", "kvtier.agent", str(tmp_path / "a.yaml")],
+        [sys.executable, "-m", "kvtier.agent", str(tmp_path / "a.yaml")],
         cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert ended.returncode == 1

@@ -1,10 +1,11 @@
-"""Agents as processes in an environment that has the transfer engines' wheels, and pages made from numbers."""
+"""Agents as processes that find the transfer engines' wheels, and pages made from numbers."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,6 +32,18 @@ DEADLINE_S = 60.0
 ENDED = {"ready", "partial", "expired", "cancelled"}
 
 
+def path_with_wheels(folder: Path) -> str:
+    """A PYTHONPATH of ours and, of SGLang's environment, Mooncake and NIXL alone."""
+    wheels = folder / "wheels"
+    if not wheels.exists():
+        wheels.mkdir()
+        packages = engine_bin("sglang").parent / "lib" / "python3.11" / "site-packages"
+        for name in ("mooncake", "nixl"):
+            for package in packages.glob(f"{name}*"):
+                (wheels / package.name).symlink_to(package)
+    return os.pathsep.join((str(ROOT), str(wheels)))
+
+
 def content(number: int) -> bytes:
     return Random(number).randbytes(PAGE_BYTES)
 
@@ -51,9 +64,9 @@ class TransportNode:
         path.write_bytes(msgspec.yaml.encode(config))
         self._log = (folder / f"{node}.log").open("ab")
         self.process = subprocess.Popen(
-            [str(engine_bin("sglang") / "python"), "-m", "kvtier.agent", str(path)],
+            [sys.executable, "-m", "kvtier.agent", str(path)],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=self._log, text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "UCX_TLS": "tcp", "MC_TCP_BIND_ADDRESS": "127.0.0.1"},
+            env={**os.environ, "PYTHONPATH": path_with_wheels(folder), "UCX_TLS": "tcp", "MC_TCP_BIND_ADDRESS": "127.0.0.1"},
         )  # fmt: skip
         assert self.process.stdout is not None
         said = self.process.stdout.readline()
