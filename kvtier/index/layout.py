@@ -39,6 +39,7 @@ class Layout:
         self.workers = 0  # bits of the workers
         self.worker_planes = 0
         self.node_planes = 0
+        self.pool_planes = {Tier.L3: 0, Tier.L4: 0}  # of the nodes, tier by tier
         self.pooled = 0  # bits of the workers that reach the pool
         self.homes = homes
         self.unheard = tuple(worker for worker in homes if worker not in heard)  # reach the pool, and tell nothing themselves
@@ -66,7 +67,9 @@ class Layout:
         tiers = tuple(flag | flag << TIER_COUNT * self.stride for flag in reported)  # planes of what is assumed follow
         flags = self.flags[bit] = Flags(1 << bit, sum(tiers), tiers)
         if isinstance(key, NodeKey):
-            self.node_planes |= tiers[Tier.L3 - 1] | tiers[Tier.L4 - 1]
+            for tier in self.pool_planes:
+                self.pool_planes[tier] |= tiers[tier - 1]
+                self.node_planes |= tiers[tier - 1]
             return
         self.workers |= flags.bit
         self.worker_planes |= flags.all

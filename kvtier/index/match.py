@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from kvtier.index.layout import Layout
 from kvtier.index.pool_trail import PoolTrail
-from kvtier.index.runs import BlockRun, clip, contiguous
+from kvtier.index.runs import BlockRun, contiguous, through
 from kvtier.index.sources import PLANES, TIERS
 
 
@@ -97,7 +97,7 @@ class Walk:
                 if tier:
                     runs.append(BlockRun(start, block - start, TIERS[tier - 1]))
                 elif home is not None:
-                    runs += clip(self.pool.view(home), start, block)
+                    runs += through(self.pool.layers(home), start, block)
                 start = block
             tier = now
         return runs if home is None or home.remote else contiguous(runs, 0)

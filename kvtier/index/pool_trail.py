@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from costmodel.values import Tier
 from kvtier.index.layout import Home, Layout
-from kvtier.index.runs import BlockRun, clip, contiguous, join, overlay
+from kvtier.index.runs import BlockRun, contiguous, join, through
 
 _POOL_TIERS = (Tier.L3, Tier.L4)
 
@@ -27,16 +27,15 @@ class PoolTrail:
         self._local: dict[tuple[str, Tier], Sequence[BlockRun]] = {}
         self._chosen: dict[Tier, tuple[int, int]] = {}  # tier -> bit of the node to read from, since which block
         self._remote: dict[Tier, list[BlockRun]] = {tier: [] for tier in _POOL_TIERS}
-        self._views: dict[Home, Sequence[BlockRun]] = {}
         self.broke_at: int | None = None  # first block that no node holds
 
     def step(self, block: int, mask: int) -> None:
         """Nodes that hold `block` differ from those of the block before it."""
-        for tier in _POOL_TIERS:
-            before, held = self._layout.plane(self.mask, tier), self._layout.plane(mask, tier)
-            if before != held:
-                self._change(block, before ^ held, held, tier)
+        changed = mask ^ self.mask
         self.mask = mask
+        for tier, planes in self._layout.pool_planes.items():
+            if changed & planes:
+                self._change(block, changed & planes, mask, tier)
         if not mask and self.broke_at is None:
             self.broke_at = block
 
@@ -49,39 +48,31 @@ class PoolTrail:
         for tier in list(self._chosen):
             self._end_remote(tier, block)
 
-    def view(self, home: Home) -> Sequence[BlockRun]:
-        """For workers of one home, after `finish`: where each block of the pool would be read from."""
-        view = self._views.get(home)
-        if view is None:
-            view = ()
-            for tier in (Tier.L4, Tier.L3):
-                if home.remote:
-                    view = overlay(self._remote[tier], view)
-                view = overlay(self._local.get((home.node, tier), ()) if home.node else (), view)
-            self._views[home] = view
-        return view
+    def layers(self, home: Home) -> Sequence[Sequence[BlockRun]]:
+        """For workers of one home, after `finish`: where blocks of the pool would be read from, nearest first."""
+        dram, ssd = (self._local.get((home.node, tier), ()) if home.node else () for tier in _POOL_TIERS)
+        return (dram, self._remote[Tier.L3], ssd, self._remote[Tier.L4]) if home.remote else (dram, ssd)
 
     def leading(self, home: Home) -> list[BlockRun]:
         """The leading runs of a worker that holds nothing itself."""
-        return contiguous(clip(self.view(home), 0, self.broke_at or 0), 0)
+        return contiguous(through(self.layers(home), 0, self.broke_at or 0), 0)
 
-    def _change(self, block: int, changed: int, held: int, tier: Tier) -> None:
+    def _change(self, block: int, changed: int, mask: int, tier: Tier) -> None:
+        layout, opened = self._layout, self._opened
         while changed:
-            low = changed & -changed
-            changed ^= low
-            bit = low.bit_length() - 1
-            if held & low:
-                self._opened[bit, tier] = block
-            else:
-                start = self._opened.pop((bit, tier), None)
-                if start is not None:
-                    self._end_local(bit, tier, start, block)
+            bit = ((changed & -changed).bit_length() - 2) % layout.stride
+            flag = layout.flags[bit].tiers[tier - 1]
+            changed &= ~flag
+            if mask & flag:
+                opened.setdefault((bit, tier), block)
+            elif (bit, tier) in opened:
+                self._end_local(bit, tier, opened.pop((bit, tier)), block)
         chosen = self._chosen.get(tier)
-        if chosen is not None and not held >> chosen[0] & 1:
+        if chosen is not None and not mask & layout.flags[chosen[0]].tiers[tier - 1]:
             self._end_remote(tier, block)
             chosen = None
-        if chosen is None and held:
-            self._chosen[tier] = (self._longest(block, held, tier), block)
+        if chosen is None and mask & layout.pool_planes[tier]:
+            self._chosen[tier] = (self._longest(block, layout.plane(mask, tier), tier), block)
 
     def _longest(self, block: int, candidates: int, tier: Tier) -> int:
         """The candidate that still holds a block farther on than the others do, roughly."""
@@ -97,8 +88,8 @@ class PoolTrail:
     def _end_local(self, bit: int, tier: Tier, start: int, block: int) -> None:
         node = self._layout.node(bit)
         run = BlockRun(start, block - start, tier, node)
-        before = self._local.get((node, tier), ())
-        self._local[node, tier] = join(before, run)  # a node may be several sources, whose runs overlap
+        before = self._local.get((node, tier))
+        self._local[node, tier] = join(before, run) if before else (run,)  # a node may be several sources, whose runs overlap
 
     def _end_remote(self, tier: Tier, block: int) -> None:
         bit, start = self._chosen.pop(tier)

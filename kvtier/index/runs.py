@@ -1,4 +1,4 @@
-"""Runs of blocks, and how runs from a nearer place cover those from a farther one."""
+"""Runs of blocks, and how runs from a nearer place go before those from a farther one."""
 
 from __future__ import annotations
 
@@ -34,34 +34,27 @@ class Match(msgspec.Struct, frozen=True):
         return last.start + last.blocks
 
 
-def clip(runs: Iterable[BlockRun], start: int, end: int) -> list[BlockRun]:
-    """The part of `runs`, which are in order, within [start, end)."""
-    clipped = []
-    for run in runs:
-        first, last = run.start, run.start + run.blocks
-        if first >= end:
-            break
-        if last > start:
-            if first < start or last > end:
-                first = max(first, start)
-                run = BlockRun(first, min(last, end) - first, run.tier, run.source)
-            clipped.append(run)
-    return clipped
-
-
-def overlay(upper: Sequence[BlockRun], lower: Sequence[BlockRun]) -> Sequence[BlockRun]:
-    """`upper`, and `lower` where it leaves holes. Both in order and without overlap, and so is the result."""
-    if not upper or not lower:
-        return upper or lower
-    merged: list[BlockRun] = []
-    at = 0
-    for run in upper:
-        if run.start > at:
-            merged += clip(lower, at, run.start)
-        merged.append(run)
-        at = run.start + run.blocks
-    merged += clip(lower, at, lower[-1].start + lower[-1].blocks)
-    return merged
+def through(layers: Sequence[Sequence[BlockRun]], start: int, end: int) -> list[BlockRun]:
+    """Each block within [start, end) from the first layer that has it; each layer's runs are in order and do not overlap."""
+    taken: list[BlockRun] = []
+    at = start
+    while at < end:
+        until, here = end, None
+        for layer in layers:
+            for run in layer:
+                first, last = run[0], run[0] + run[1]
+                if last > at:
+                    if first <= at:
+                        here = run
+                        first = last
+                    if first < until:  # where this run ends, or where a nearer layer takes over
+                        until = first
+                    break
+            if here is not None:
+                taken.append(BlockRun(at, until - at, here.tier, here.source))
+                break
+        at = until
+    return taken
 
 
 def join(runs: Sequence[BlockRun], run: BlockRun) -> Sequence[BlockRun]:

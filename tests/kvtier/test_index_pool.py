@@ -12,7 +12,7 @@ from costmodel.values import Tier, WorkerKey
 from kvtier.index.convert import to_residency
 from kvtier.index.events import BlocksRemoved, BlocksStored
 from kvtier.index.memory import BlockIndex
-from kvtier.index.runs import BlockRun, Match, join, overlay
+from kvtier.index.runs import BlockRun, Match, join, through
 from kvtier.index.source_key import NodeKey, SourceKey
 
 P0, P1 = WorkerKey("p0"), WorkerKey("p1")
@@ -225,11 +225,13 @@ def run_of(start: int, blocks: int, source: str = "") -> BlockRun:
     return BlockRun(start, blocks, Tier.L3, source)
 
 
-def test_an_overlay_fills_holes_alone() -> None:
-    upper, lower = [run_of(2, 2, "u"), run_of(6, 1, "u")], [run_of(0, 3, "l"), run_of(5, 4, "l")]
-    assert list(overlay(upper, lower)) == [
-        run_of(0, 2, "l"), run_of(2, 2, "u"), run_of(5, 1, "l"), run_of(6, 1, "u"), run_of(7, 2, "l"),
+def test_a_nearer_layer_goes_first() -> None:
+    near, far = [run_of(2, 2, "n"), run_of(6, 1, "n")], [run_of(0, 3, "f"), run_of(5, 4, "f")]
+    assert through([near, far], 0, 20) == [
+        run_of(0, 2, "f"), run_of(2, 2, "n"), run_of(5, 1, "f"), run_of(6, 1, "n"), run_of(7, 2, "f"),
     ]  # fmt: skip
+    assert through([near, far], 1, 3) == [run_of(1, 1, "f"), run_of(2, 1, "n")]
+    assert through([(), ()], 0, 5) == []
 
 
 def test_runs_that_touch_are_joined() -> None:
