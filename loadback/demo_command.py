@@ -14,6 +14,7 @@ from rich.console import Console
 from bench.swarm.plan import Shape, plan_swarm
 from bench.swarm.swarm import run_swarm
 from bench.swarm.turns import TurnRecord, summary
+from costmodel.accuracy import Accuracy
 from loadback.admin_api import AdminError, Decisions, PastTurn, fetch
 from loadback.pool_spec import MODEL_NAME, TINY_MODEL, EngineChoice, GatewaySpec, PoolSpec
 from loadback.stack import Stack, running_stack
@@ -92,9 +93,10 @@ async def _demo(pool: PoolSpec, gateway: GatewaySpec, shape: Shape, rng: random.
     async with running_stack(pool, gateway) as stack:
         say(f"{shape.sessions} agent sessions of {shape.turns} turns through {stack.gateway.url}/v1")
         turns = await _run_sessions(stack, shape, rng)
+        past = await _past_turns(stack)
         if not json_only:
-            _print_tables(turns, await _past_turns(stack))
-        result = summary(pool.engine.value, turns)
+            _print_tables(turns, past)
+        result = summary(pool.engine.value, turns) | {"predicted": prediction_error(past)}
         if not once:
             print(json.dumps(result) if json_only else welcome(pool, stack), flush=True)
             if not await stack.serve_until_told():
@@ -102,6 +104,20 @@ async def _demo(pool: PoolSpec, gateway: GatewaySpec, shape: Shape, rng: random.
     if once:
         print(json.dumps(result), flush=True)
     return 1 if result["errors"] else 0
+
+
+def prediction_error(past: list[PastTurn]) -> dict[str, object]:
+    """How far first events were off what the gateway predicted, over the latter half of the turns: by then it has learned.
+
+    Medians of |predicted - actual| / actual, and of the same with its sign: above 0 turns took longer than predicted.
+    """
+    accuracy = Accuracy()
+    told = [turn for turn in past if turn.predicted is not None and turn.actual.ttft_ms]
+    half = told[: (len(told) + 1) // 2]  # the newest come first
+    for turn in half:
+        if turn.predicted is not None and turn.actual.ttft_ms is not None:
+            accuracy.observe(turn.predicted.ttft_ms, turn.actual.ttft_ms)
+    return {"turns": len(half), "ttft_error_p50": accuracy.error, "ttft_bias_p50": accuracy.bias}
 
 
 async def _run_sessions(stack: Stack, shape: Shape, rng: random.Random) -> list[TurnRecord]:

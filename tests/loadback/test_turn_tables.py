@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
 
 from bench.swarm.turns import TurnRecord
 from loadback.admin_api import Actual, PastTurn, Terms
+from loadback.demo_command import prediction_error
 from loadback.turn_tables import counted, join, sessions_table, turns_table
 
 
@@ -63,3 +65,15 @@ def test_rows_hold_the_figures() -> None:
 
 def test_counted_sorts_and_counts() -> None:
     assert counted(["b", "a", "b"]) == "a x1, b x2"
+
+
+def test_the_error_of_predictions_is_told_of_the_later_half() -> None:
+    def past(predicted_ms: float, actual_ms: float | None) -> PastTurn:
+        return PastTurn("r", predicted=Terms(ttft_ms=predicted_ms), actual=Actual(ttft_ms=actual_ms))
+
+    newest_first = [past(90.0, 100.0), past(110.0, 100.0), past(50.0, None), past(1.0, 100.0), past(1.0, 100.0)]
+    told = prediction_error(newest_first)
+    assert told["turns"] == 2
+    assert told["ttft_error_p50"] == pytest.approx(0.1)
+    assert told["ttft_bias_p50"] == pytest.approx(0.0)
+    assert prediction_error([])["ttft_error_p50"] is None
