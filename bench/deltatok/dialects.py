@@ -1,4 +1,4 @@
-"""What one more turn costs in the Messages and Responses protocols, whose bodies become chats first."""
+"""What one more turn costs in each protocol; bodies of Messages and Responses are read as chats."""
 
 from __future__ import annotations
 
@@ -21,13 +21,11 @@ _TURN_CHARS = 2_400
 
 
 class DialectRow(msgspec.Struct, frozen=True):
-    """`delta_cpu_ms`: median of one turn, from the body's bytes to its block ids; `as_chat_ms`: of it, making the chat, where
-    that is made whole."""
+    """`delta_cpu_ms`: median of one turn, from the body's bytes to its block ids."""
 
     path: str
     context_tokens: int
     delta_cpu_ms: float
-    as_chat_ms: float
 
 
 def measure_dialects(model: PromptModel, context_chars: int, turns: int) -> list[DialectRow]:
@@ -40,19 +38,14 @@ def _measure(model: PromptModel, path: str, context_chars: int, turns: int) -> D
     while talk.chars < context_chars:
         talk.grow(_TURN_CHARS)
     form = prompts.form(path)
-    first = body_of(talk, path, [])
-    state = model.extend(None, first if form is not None else prompts.chat(path, first), root, form=form)
-    whole: list[float] = []
-    chats: list[float] = []
+    state = model.extend(None, body_of(talk, path, []), root, form=form)
+    costs: list[float] = []
     for number in range(turns):
         body = body_of(talk, path, talk.turn(f"output {number}\n" * 150))
         begun = time.process_time()
-        chat = body if form is not None else prompts.chat(path, body)
-        made = time.process_time()
-        model.extend(state, chat, root, form=form)
-        whole.append((time.process_time() - begun) * 1000)
-        chats.append((made - begun) * 1000)
-    return DialectRow(path, state.tokens, statistics.median(whole), statistics.median(chats))
+        model.extend(state, body, root, form=form)
+        costs.append((time.process_time() - begun) * 1000)
+    return DialectRow(path, state.tokens, statistics.median(costs))
 
 
 def body_of(talk: Talk, path: str, further: list[Message]) -> bytes:

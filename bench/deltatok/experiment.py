@@ -75,7 +75,8 @@ def run_experiment(
         outcome = _run(model, contexts, new_tokens, turns, tell)
         if not more:
             return outcome
-        dialects, memory = measure_dialects(model, _MORE_CHARS, turns), measure_memory(model, _MORE_CHARS)
+        dialects = [row for chars in (_MORE_CHARS, 8 * _MORE_CHARS) for row in measure_dialects(model, chars, turns)]
+        memory = measure_memory(model, _MORE_CHARS)
     loop = measure_loop(model, _MORE_CHARS, _LOOP_S)
     return msgspec.structs.replace(outcome, dialects=dialects, memory=memory, loop=loop)
 

@@ -63,7 +63,7 @@ def test_every_protocol_says_the_same(model: PromptModel) -> None:
     assert [row.path for row in rows] == ["/v1/chat/completions", "/v1/messages", "/v1/responses"]
     tokens = [row.context_tokens for row in rows]
     assert max(tokens) - min(tokens) < max(tokens) * 0.02
-    assert all(0 <= row.as_chat_ms <= row.delta_cpu_ms for row in rows)
+    assert all(row.delta_cpu_ms > 0 for row in rows)
 
 
 def test_threads_are_lighter_without_ids(model: PromptModel) -> None:
