@@ -21,6 +21,7 @@ from router.errors import BadRequest, GatewayError, NotServed, UnknownModel
 from router.gateway import Gateway
 from router.prefetch.api import PrefetchApi, prefetch_router
 from router.prefetch.prefetch_metrics import PrefetchCollector
+from router.sharing_metrics import SharingCollector
 from router.tiers.pins_api import PinsApi, pins_router
 from router.tiers.tier_metrics import TierCollector
 from router.turn.metrics import GatewayCollector
@@ -73,6 +74,7 @@ def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
     registry.register(PromptCollector(gateway.extender.pools.values(), gateway.loop_lag))
     registry.register(PrefetchCollector(gateway.prefetch.prefetcher))
     registry.register(TierCollector(gateway.tiers))
+    registry.register(SharingCollector(gateway.sharing))
 
     @app.get("/v1/models")
     async def models(request: Request) -> dict[str, object]:

@@ -16,6 +16,7 @@ from costmodel.values import Tier, WorkerKey
 from kvtier.index.source_key import SourceKey
 from kvtier.shared_index.holdings import Change
 from kvtier.shared_index.index_store import StoreUnavailable
+from kvtier.shared_index.outbox import Outbox
 from kvtier.shared_index.redis_store import Lost, RedisIndexStore
 from kvtier.shared_index.shared_index import SharedIndex
 
@@ -62,6 +63,11 @@ class Sharer:
         self._lost = Lost(set(), set())
         index.on_change = self._news.set
 
+    @property
+    def outbox(self) -> Outbox:
+        """What waits to be told."""
+        return self._index.outbox
+
     async def recall(self, hashes: Sequence[int], known: Callable[[WorkerKey], bool]) -> None:
         """Take over what others know of this prompt, about workers that are `known` here. Never raises for a store's sake."""
         self.counters.recalls += 1
@@ -73,11 +79,13 @@ class Sharer:
             self.counters.recalls_failed += 1
             return
         held = self._index.leading(hashes)
-        for worker, match in matches.items():
-            if known(worker) and first + match.blocks > held.get(worker, 0):
-                self.counters.recalled += 1
-                heard_ms = self._clock_ms() - match.age_ms
-                self._index.learn(worker, hashes[: first + match.blocks], Tier.L1, heard_ms)
+        news = {
+            worker: match for worker, match in matches.items() if known(worker) and first + match.blocks > held.get(worker, 0)
+        }
+        self.counters.recalled += bool(news)
+        for worker, match in news.items():
+            heard_ms = self._clock_ms() - match.age_ms
+            self._index.learn(worker, hashes[: first + match.blocks], Tier.L1, heard_ms)
 
     async def run(self) -> None:
         """Until `stop`."""

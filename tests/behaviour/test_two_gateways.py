@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_engine import MODEL
 from gateway_stage import PLAIN, Stage, StageMaker, serve_gateway
-from raw_client import ask
+from raw_client import ask, send
 from redis_rig import RedisServer
 from waiting import until
 
@@ -58,7 +58,7 @@ async def served_by(port: int, body: dict[str, Any]) -> str:
 
 async def shared(stage: Stage) -> None:
     (sharer,) = stage.gateway.sharing.sharers.values()
-    await until(lambda: sharer.counters.flushes > 0 and not len(sharer._index.outbox), "everything shared")
+    await until(lambda: sharer.counters.flushes > 0 and not len(sharer.outbox), "everything shared")
 
 
 async def test_a_session_that_moves_finds_its_worker(pair: tuple[Stage, int]) -> None:
@@ -67,6 +67,8 @@ async def test_a_session_that_moves_finds_its_worker(pair: tuple[Stage, int]) ->
     assert len(set(first_seen.values())) > 1, "sessions spread over the workers"
     await shared(stage)
     assert {number: await served_by(second, conversation(number, 1)) for number in range(6)} == first_seen
+    metrics = (await (await send(second, b"", "/metrics", method="GET")).finish()).body.decode()
+    assert 'loadback_shared_recalls_total{outcome="new",pool="default"} 6.0' in metrics
 
 
 async def test_turns_are_served_while_redis_is_dead_and_what_was_learned_is_told_after(
