@@ -102,21 +102,19 @@ class BlockIndex:
         return self._matches(layout, walk, block, now_ms)
 
     def _matches(self, layout: Layout, walk: Walk, end: int, now_ms: float) -> dict[WorkerKey, Match]:
-        matches = {}
-        for bit, runs in walk.finish(end):
-            worker = layout.worker(bit)
-            matches[worker] = Match(tuple(runs), self._support_age_ms(worker, runs, now_ms))
+        found = {layout.worker(bit): runs for bit, runs in walk.finish(end)}
         for worker in layout.unheard:
             runs = walk.pool.leading(layout.homes[worker])
             if runs:
-                matches[worker] = Match(tuple(runs), self._support_age_ms(worker, runs, now_ms))
+                found[worker] = runs
+        sources = self._sources
+        node_ages = sources.node_ages_ms(now_ms) if layout.homes else {}
+        matches = {}
+        for worker, runs in found.items():
+            own = any(not run.source for run in runs)
+            age_ms = sources.age_ms(worker, now_ms) if own else min(node_ages[run.source] for run in runs)
+            matches[worker] = Match(tuple(runs), age_ms)
         return matches
-
-    def _support_age_ms(self, worker: WorkerKey, runs: Sequence[BlockRun], now_ms: float) -> float:
-        """The worker's own word where it holds any of the runs, else the freshest of the nodes that do."""
-        if any(not run.source for run in runs):
-            return self._sources.age_ms(worker, now_ms)
-        return self._sources.nodes_age_ms({run.source for run in runs}, now_ms)
 
     def leading(self, hashes: Sequence[int]) -> dict[WorkerKey, int]:
         """How many leading blocks every trusted worker holds, in whatever tier; workers without the first are absent.

@@ -8,8 +8,6 @@ mask.
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from costmodel.values import Tier, WorkerKey
 from kvtier.index.layout import Home, Layout
 from kvtier.index.source_key import NodeKey, SourceKey
@@ -79,10 +77,14 @@ class Sources:
     def age_ms(self, source: SourceKey, now_ms: float) -> float:
         return max(0.0, now_ms - self._heard_ms[source])
 
-    def nodes_age_ms(self, nodes: Set[str], now_ms: float) -> float:
-        """Since the last word of any of these nodes."""
-        heard_ms = max(at_ms for key, at_ms in self._heard_ms.items() if isinstance(key, NodeKey) and key.node in nodes)
-        return max(0.0, now_ms - heard_ms)
+    def node_ages_ms(self, now_ms: float) -> dict[str, float]:
+        """Since each node last said anything."""
+        ages: dict[str, float] = {}
+        for key, heard_ms in self._heard_ms.items():
+            if isinstance(key, NodeKey):
+                age_ms = max(0.0, now_ms - heard_ms)
+                ages[key.node] = min(age_ms, ages.get(key.node, age_ms))
+        return ages
 
     def heard(self, source: SourceKey, now_ms: float) -> None:
         self._heard_ms[source] = max(now_ms, self._heard_ms.get(source, now_ms))
