@@ -20,7 +20,7 @@ from costmodel.values import Tier, WorkerKey
 from kvtier.index.events import AllCleared, BlockEvent, BlocksRemoved, BlocksStored
 from kvtier.index.layout import Home, Layout
 from kvtier.index.match import Walk, any_plane, bits, full_plane
-from kvtier.index.runs import BlockRun, Match
+from kvtier.index.runs import Match
 from kvtier.index.source_key import SourceKey
 from kvtier.index.sources import TIERS, TOUCHED, Sources
 

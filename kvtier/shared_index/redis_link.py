@@ -51,12 +51,16 @@ class RedisLink:
         try:
             reply = await self._clients[shard % len(self._clients)].execute_command(*parts)
         except (RedisError, OSError, TimeoutError) as error:
-            self.failures += 1
-            self.fault = f"{type(error).__name__}: {error}"
-            self._left_alone_until_ms = self._clock_ms() + self._retry_ms
+            self.leave_alone(f"{type(error).__name__}: {error}")
             raise StoreUnavailable(self.fault) from error
         self.fault = ""
         return reply
+
+    def leave_alone(self, fault: str) -> None:
+        """It failed: nothing is sent for a while."""
+        self.failures += 1
+        self.fault = fault
+        self._left_alone_until_ms = self._clock_ms() + self._retry_ms
 
     async def close(self) -> None:
         for client in self._clients:

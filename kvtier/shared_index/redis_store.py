@@ -140,7 +140,7 @@ class RedisIndexStore:
 
     async def match(self, hashes: Sequence[int], now_ms: float) -> dict[WorkerKey, Match]:
         """As `BlockIndex.match`. The deadline holds for all of it together."""
-        async with _deadline(self._deadline_s):
+        async with self._deadline(self._deadline_s):
             rows, values = await asyncio.gather(self._rows(), self._read(hashes))
         view = _View(rows, self._homes)
         masks = [view.mask(value) for value in values]
@@ -158,7 +158,7 @@ class RedisIndexStore:
         self, changes: Mapping[SourceKey, Mapping[int, Change]], heard_ms: float | None, *, every_shard: bool = False
     ) -> None:
         """Make these changes, one script a shard. `every_shard`: look at those without any, too. See `take_lost`."""
-        async with _deadline(_WRITE_S):
+        async with self._deadline(_WRITE_S):
             rows = await self._rows()
             gone = self._named - rows.keys()
             self._lost.sources.update(gone)
@@ -220,17 +220,17 @@ class RedisIndexStore:
                 self._born[shard] = born
                 self._lost.shards.add(shard)
 
+    @asynccontextmanager
+    async def _deadline(self, seconds: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError as error:
+            self._link.leave_alone(f"no answer within {seconds:g} s")
+            raise StoreUnavailable(self._link.fault) from error
+
     async def _command(self, shard: int, *parts: object) -> Any:
         return await self._link.command(shard, *parts)
-
-
-@asynccontextmanager
-async def _deadline(seconds: float) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        raise StoreUnavailable(f"no answer within {seconds:g} s") from error
 
 
 class _View:

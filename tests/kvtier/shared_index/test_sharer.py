@@ -29,6 +29,7 @@ class Side:
 
     def __init__(self, store: RedisIndexStore, clock_ms: Callable[[], float]) -> None:
         self.index = SharedIndex(4096, 16)
+        self.store = store
         self.sharer = Sharer(self.index, store, SharingSettings(), clock_ms, clock_ms)
 
     async def learns(self, worker: WorkerKey, blocks: tuple[int, ...]) -> None:
@@ -57,7 +58,7 @@ async def test_a_second_gateway_sees_what_the_first_learned(sides: tuple[Side, S
     first.index.refute(P0, CHAIN[30:50])
     first.index.drop_source(P1)
     await first.sharer.flush()
-    third = Side(second.sharer._store, lambda: 3000.0)
+    third = Side(second.store, lambda: 3000.0)
     assert await third.knows(CHAIN) == {P0: 30}
 
 
@@ -113,6 +114,8 @@ async def test_a_redis_that_hangs_costs_one_deadline(own_server: RedisServer) ->
         own_server.stop_answering()
         assert await side.knows(CHAIN) == {P0: len(CHAIN)}, "what it knows itself it goes on knowing"
         assert side.sharer.counters.recalls_failed == 1
+        with pytest.raises(StoreUnavailable, match="left alone"):
+            await side.store.match(CHAIN, 0.0)
     finally:
         own_server.go_on()
         await side.sharer.close()
@@ -128,7 +131,7 @@ async def test_the_task_shares_by_itself_and_outlives_redis(own_server: RedisSer
         own_server.kill()
         first.index.assume(P1, CHAIN[:9], Tier.L1, 0.0)
         own_server.start()
-        third = Side(second.sharer._store, lambda: 3000.0)
+        third = Side(second.store, lambda: 3000.0)
         await until_known(third, {P0: 50, P1: 9})
         assert first.sharer.counters.crashes == 0
     finally:
