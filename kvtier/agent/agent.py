@@ -7,6 +7,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,7 +20,6 @@ from kvtier.agent.mover import Mover
 from kvtier.agent.progress import Progress
 from kvtier.agent.sharer import Sharer
 from kvtier.agent.stager import Stager
-from kvtier.control.server import ControlServer
 from kvtier.copy.address import extent_of
 from kvtier.page.key import page_key
 from kvtier.pool.backing import HUGE_BYTES
@@ -31,6 +31,9 @@ from kvtier.transport.links import PeerLinks
 from kvtier.transport.one_sided import TransportUnavailable
 from kvtier.transport.transport import Transport, open_transport
 from kvtier.wire.messages import PROTOCOL_VERSION, Greeting, Peer
+
+if TYPE_CHECKING:
+    from kvtier.control.server import ControlServer
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class Agent:
         self.listeners = Listeners(desk, greeting, self.pool.fd, config.serve)
         self._sharing: asyncio.Task[None] | None = None
         self.port = 0  # for peers, once it runs
-        self.control = ControlServer(config.node, DeskClient(desk)) if config.control is not None else None
+        self.control = _control(config.node, desk) if config.control is not None else None
 
     def recover(self) -> None:
         """Take in what an earlier life left on SSD."""
@@ -180,6 +183,12 @@ def _transport(config: AgentConfig, epoch: int, pool: DramPool) -> Transport:
     except TransportUnavailable:
         pool.close()
         raise
+
+
+def _control(node: str, desk: Desk) -> ControlServer:
+    from kvtier.control.server import ControlServer  # an agent without a control surface needs no gRPC
+
+    return ControlServer(node, DeskClient(desk))
 
 
 def _sharer(config: AgentConfig, store: NodeStore, links: PeerLinks) -> Sharer | None:
