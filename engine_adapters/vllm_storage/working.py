@@ -19,7 +19,7 @@ from engine_adapters.vllm_storage.orders import LoadBlocks, SaveBlocks
 from kvtier.client.page_client import PageClient
 from kvtier.page.key import DIGEST_BYTES
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("vllm.loadback.worker")  # vLLM writes what is logged below its own name
 
 _CHUNK_BYTES = 32 << 20
 
@@ -90,6 +90,7 @@ class Working:
         for threads in (self._loader, self._saver):
             threads.shutdown(wait=True, cancel_futures=True)
         self._client.close()
+        log.info("%s", self.counters)
 
     def _load(self, order: LoadBlocks, until_s: float) -> None:
         whole = 0
