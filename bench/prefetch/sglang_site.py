@@ -36,8 +36,8 @@ from router.fleet.worker import WorkerState
 from router.prefetch.node_agents import shards_of
 
 _TOKEN_BYTES = 1024  # tiny-agent: 2 layers, K and V, 2 heads of 64, bfloat16
-_AGENT_BYTES = 64 << 20
-_L1_TOKENS = 32_768
+_AGENT_BYTES = 160 << 20
+_L1_TOKENS = 65_536
 _ASK_S = 5.0
 _NODES = ("a", "b")
 _MODEL = "tiny-agent"
