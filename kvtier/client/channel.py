@@ -51,6 +51,18 @@ class Channel:
         fd, self._memory_fd = self._memory_fd, -1
         return fd
 
+    @property
+    def gone(self) -> bool:
+        """Whether the agent has left an idle connection, which says nothing unasked."""
+        try:
+            self._socket.setblocking(False)
+            self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
     def ask(self, request: Request, deadline_s: float) -> Reply:
         """Raises `AgentUnavailable`, after which the channel is closed, and `AgentRefused`."""
         self._until_s = time.monotonic() + deadline_s

@@ -44,8 +44,11 @@ class Meetings:
         with self._lock:
             if self._clock_s() < self._left_alone_until_s:
                 raise AgentUnavailable("the agent failed a moment ago")
-            if self._idle:
-                return self._idle.pop()
+            while self._idle:
+                met = self._idle.pop()
+                if not met.channel.gone:
+                    return met
+                met.channel.close()  # the agent has restarted: a new one may be there
         connect_s = min(self._connect_s, deadline_s)
         until_s = time.monotonic() + connect_s
         channel = Channel(self._path, connect_s)

@@ -237,6 +237,18 @@ async def test_a_dead_agent_means_misses_at_once(tmp_path: Path, connect: Connec
     assert client.counters.failures == failures + 1
 
 
+async def test_a_restarted_agent_is_met_at_once(tmp_path: Path, connect: Connect) -> None:
+    """An engine that was idle meanwhile loses nothing."""
+    config = config_of(tmp_path)
+    async with agent_here(config):
+        client = connect(config, settings=PATIENT)
+        assert await thread(put, client, [1]) == [True]
+    async with agent_here(config, epoch=2):
+        assert await thread(put, client, [2]) == [True]
+        assert await thread(get, client, [1, 2]) == [False, True]
+    assert client.counters.failures == 0
+
+
 class Clock:
     now_s = 0.0
 
