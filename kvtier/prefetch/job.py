@@ -60,6 +60,7 @@ class Job(msgspec.Struct):
     reserved_bytes: int = 0  # of the destination's budget
     warm_tokens: int = 0  # to restore by warm requests; 0 = none
     warmed_tokens: int = 0  # so far
+    warmed_bytes: int = 0
     warm_at_ms: float | None = None  # not before this; None = not at all
     warm_move: int | None = None
     saved_ms: float = 0.0  # of the turn that uses it, as predicted

@@ -18,6 +18,7 @@ class Tally(msgspec.Struct):
     wasted_bytes: int = 0  # moved for nothing
     late_bytes: int = 0  # planned, and not there when the turn was sent
     warmed_bytes: int = 0  # brought to L1 by warm requests
+    warm_wasted_bytes: int = 0  # of these, of jobs that nobody used
     saved_ms: float = 0.0  # of turns that used what was staged, as predicted
     added_ms: float = 0.0  # what jobs cost that nobody used, as predicted
     dry_jobs: int = 0  # that a dry run would have begun
@@ -29,6 +30,8 @@ class Tally(msgspec.Struct):
         self.useful_bytes += useful
         self.wasted_bytes += job.moved_bytes - useful
         self.jobs[job.state] += 1
+        if job.state is not JobState.CONSUMED:
+            self.warm_wasted_bytes += job.warmed_bytes
         if job.state is JobState.CONSUMED:
             self.saved_ms += job.saved_ms * (useful / job.planned_bytes if job.planned_bytes else 1.0)
         elif job.moved_bytes or job.warmed_tokens:

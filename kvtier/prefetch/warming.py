@@ -35,6 +35,7 @@ class Warming:
 
     def done(self, job: Job, moved_bytes: int) -> None:
         job.warmed_tokens = self._window_end(job)
+        job.warmed_bytes += moved_bytes
         self._board.tallies[job.trigger].warmed_bytes += moved_bytes
         self._board.drop_warm(job, cancel=False)
 

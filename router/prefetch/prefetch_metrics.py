@@ -17,6 +17,7 @@ _BYTES = (
     ("wasted", "wasted_bytes"),
     ("late", "late_bytes"),
     ("warmed", "warmed_bytes"),
+    ("warm_wasted", "warm_wasted_bytes"),
     ("dry", "dry_bytes"),
 )
 

@@ -327,7 +327,10 @@ def test_warm_requests_go_in_windows_and_not_to_a_busy_engine() -> None:
         sizes.append((warm.tokens, warm.size_bytes))
         run.tell(ev.MoveEnded(move, warm.size_bytes))
     assert sizes == [(1_000, 1_000_000), (1_600, 600_000)]
-    assert run.planner.tallies[Trigger.EXPLICIT].warmed_bytes == 1_600_000
+    tally = run.planner.tallies[Trigger.EXPLICIT]
+    assert (tally.warmed_bytes, tally.warm_wasted_bytes) == (1_600_000, 0)
+    run.tell(ev.CancelJob(only_job(run).id))
+    assert tally.warm_wasted_bytes == 1_600_000
 
 
 def test_what_was_warmed_is_not_pushed_out_by_the_next() -> None:
