@@ -47,7 +47,7 @@ def l2_l3(sizes: Sizes, model_dir: Path, agent: NodeAgent, folder: Path) -> Sgla
 
 def attached(agent: NodeAgent) -> tuple[str, ...]:
     """Deadlines are long: on a machine whose two cores do everything a slow answer says nothing."""
-    patience: dict[str, Any] = {"connect_s": 5, "look_s": 5, "get_s": 10, "put_s": 10}
+    patience: dict[str, Any] = {"connect_s": 5, "look_s": 5, "get_s": 10, "put_s": 10, "retry_s": 0.1}
     return storage_flags(str(agent.socket), model="tiny-agent", worker=WORKER, prefetch_threshold=16, **patience)
 
 
