@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import pytest
 from gateway_fixture import pd_pool_yaml, running_gateway
-from pd_pair import CHAT, MODEL, Pair
+from pd_pair import CHAT, MESSAGES, MODEL, RESPONSES, Pair
 
+from bench.deltatok.dialects import body_of
 from bench.deltatok.talk import Talk, library_text
 from engine_adapters.launch.pool import Pool, Server
 from engine_adapters.launch.vllm import VllmSpec
@@ -26,6 +27,7 @@ from kvtier.hashing.sglang import Chain
 MODEL_DIR = Path(__file__).parents[2] / "configs" / "models" / "tiny-agent"
 TURNS = 6
 CONTEXT_CHARS = 60_000
+LIMITS = {MESSAGES: {"max_tokens": 4}, RESPONSES: {"max_output_tokens": 4}}
 MEASURED = 7
 Json = dict[str, Any]
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
@@ -54,6 +56,17 @@ async def served(base_url: str, sent: Sequence[Json]) -> list[tuple[str, Json, J
             choice = reply.json()["choices"][0]
             replies.append((choice["message"]["content"], reply.json()["usage"], choice["finish_reason"]))
     return replies
+
+
+async def served_as(base_url: str, path: str) -> None:
+    """Turns of one agent in another protocol."""
+    talk = Talk(library_text(600_000)[400_000:])
+    async with httpx.AsyncClient(base_url=base_url, timeout=120, trust_env=False) as client:
+        for _ in range(TURNS):
+            body = json.loads(body_of(talk, path, []))
+            reply = await client.post(path, json={**body, "model": MODEL, "temperature": 0, **LIMITS[path]})
+            assert reply.status_code == 200, reply.text
+            talk.grow(2_000)
 
 
 async def prompts_of(base_url: str) -> Json:
@@ -134,19 +147,24 @@ async def test_vllm_is_placed_by_blocks(vllm_spec: VllmSpec, tmp_path: Path) -> 
     pool: dict[str, object] = {
         "engine": "vllm",
         "unified": [worker],
-        "prompt": {"model_dir": str(MODEL_DIR), "verify_every": 2},
+        "prompt": {"model_dir": str(MODEL_DIR), "verify_every": 2, "cold_deadline_ms": 5000.0},
     }
     sent = bodies()
     async with running_gateway(pool, tmp_path) as url:
+        for path in (MESSAGES, RESPONSES):
+            await served_as(url, path)
         await served(url, sent)
         async with asyncio.timeout(30), httpx.AsyncClient(base_url=url, trust_env=False) as client:
             while (await prompts_of(url))["pending"]:  # noqa: ASYNC110 - a process of its own
                 await asyncio.sleep(0.05)
             shown = await prompts_of(url)
             decisions = (await client.get("/admin/decisions", params={"limit": len(sent)})).json()["decisions"]
-        (model,) = shown["models"]
-        assert (model["state"], model["agreed"], model["mismatches"]) == ("exact", len(sent), 0)
-        assert model["verified"] >= 1
+        models = {model["path"]: model for model in shown["models"]}
+        assert set(models) == {CHAT, MESSAGES, RESPONSES}
+        for path, model in models.items():
+            assert (model["state"], model["mismatches"]) == ("exact", 0)
+            assert model["agreed"] == (len(sent) if path == CHAT else TURNS)
+        assert models[CHAT]["verified"] >= 1
         assert shown["fallbacks"] == {}
     later = [decision for decision in decisions if not decision["first_call"]]
     assert later
