@@ -31,9 +31,9 @@ def printed() -> str:
 
 
 def test_every_term_of_every_pair_is_shown_cheapest_first() -> None:
-    rows = [line.replace("│", " ").split() for line in printed().splitlines() if "p0>d0" in line or "p1>d0" in line]
-    assert rows[0] == ["p1>d0", "0", "-", "0.00", "0.00", "0.00", "0.00", "12.00", "0.00", "0.00", "0.00", "12.00", "48.00"]
-    assert rows[1] == [">", "p0>d0", "640", "L1", "0.00", "3.00", "0.00", "0.00", "9.50", "0.00", "0.00", "0.00", "12.50", "50.25"]
+    rows = [" ".join(line.replace("│", " ").split()) for line in printed().splitlines() if "p0>d0" in line or "p1>d0" in line]
+    assert rows[0] == "p1>d0 0 - 0.00 0.00 0.00 0.00 12.00 0.00 0.00 0.00 12.00 48.00"
+    assert rows[1] == "> p0>d0 640 L1 0.00 3.00 0.00 0.00 9.50 0.00 0.00 0.00 12.50 50.25"
 
 
 def test_the_sentence_and_the_thread_are_shown() -> None:
