@@ -9,6 +9,7 @@ from bench.simulate.engines import L3, EnginePool, Listener
 from bench.simulate.pooled_runs import PooledRuns
 from bench.simulate.shared_pool import SharedPool
 from costmodel.values import Link, Residency, Run, Tier, WorkerKey
+from engine_adapters.emulator.model.page_cache import PageCache
 from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.emulator.model.request import EngineRequest
 from kvtier.index.events import BlocksRemoved, BlocksStored
@@ -83,3 +84,34 @@ def test_runs_of_the_pool_continue_a_workers_own() -> None:
     own = Residency((Run(0, 20, Tier.L1),), 5.0)
     assert runs.behind(own, 75).runs == (Run(0, 20, Tier.L1), Run(20, 10, Tier.L3, "a"), Run(30, 20, Tier.L3, "b"))
     assert runs.behind(Residency(), 45).runs == (Run(0, 30, Tier.L3, "a"), Run(30, 15, Tier.L3, "b"))
+
+
+def test_the_host_tier_takes_what_fits_behind_what_it_holds() -> None:
+    cache = PageCache(device_capacity=4, host_capacity=3, page_tokens=16)
+    assert cache.insert_host((1, 2)) == 2
+    assert cache.match((1, 2, 3)).host_pages == 2
+    assert cache.insert_host((1, 2, 3, 4, 5)) == 1, "its own prefix is not evicted for it"
+    assert cache.insert_host((1, 2)) == 0, "it is there already"
+    assert cache.insert_host((7, 8)) == 2, "older leaves make room"
+    assert cache.host_pages <= 3
+
+
+def test_a_copying_kernel_takes_compute_from_prefill() -> None:
+    def first_token_ms(share: float) -> float:
+        params = EngineParams(kv_tokens=2048, host_kv_tokens=8192, load_back_bytes_per_ms=1e7, load_back_compute_share=share)
+        agenda, times = Agenda(), {}
+        listener = Listener(
+            lambda rid, found: None,
+            lambda rid, found: times.setdefault(rid, agenda.now_ms),
+            lambda rid, complete: None,
+            lambda key, events: None,
+        )
+        engines = EnginePool({A: params}, agenda, listener)
+        for rid, pages in (("one", range(64)), ("other", range(100, 200)), ("one again", range(64))):
+            begun = agenda.now_ms
+            engines.submit(EngineRequest(rid, 16 * len(pages), 2, 2, tuple(pages)), A, A)
+            while agenda.step():
+                pass
+        return times["one again"] - begun
+
+    assert first_token_ms(0.0) < first_token_ms(0.5)
