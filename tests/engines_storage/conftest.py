@@ -18,7 +18,7 @@ MODEL_DIR = ROOT / "configs" / "models" / "tiny-agent"
 SIZES = Sizes(l1_tokens=16_384, l2_tokens=32_768, l3_tokens=65_536)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Node]:
     folder: Path = tmp_path_factory.mktemp("storage")
     agent = NodeAgent(folder, dram_bytes=SIZES.l3_bytes, ssd_bytes=256 << 20)

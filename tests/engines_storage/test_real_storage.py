@@ -15,7 +15,7 @@ from kvtier.client.channel import Channel
 from kvtier.hashing.sglang import Chain
 from kvtier.wire.messages import Done, SetCut
 
-pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="module")]
 
 PAGE_TOKENS = 16
 
