@@ -114,4 +114,4 @@ def test_a_copying_kernel_takes_compute_from_prefill() -> None:
                 pass
         return times["one again"] - begun
 
-    assert first_token_ms(0.0) < first_token_ms(0.5)
+    assert first_token_ms(0.0) < first_token_ms(0.9)
