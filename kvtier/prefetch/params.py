@@ -22,10 +22,11 @@ class PrefetchParams(msgspec.Struct, frozen=True, kw_only=True):
     triggers: frozenset[Trigger] = frozenset(Trigger)  # an ablation leaves some out
 
     # what is worth it
-    min_probability: float = 0.6  # of a return while what was staged is held; below it the waste outweighs
+    min_probability: float = 0.75  # of a return while what was staged is held; below it the waste outweighs
     min_saved_ms: float = 5.0
     cost_margin: float = 1.5  # the benefit must be this much larger than the cost
     first_check_ms: float = 100.0  # after a turn's end: many tools are back sooner, and its KV is still where it was used
+    lost_after_ms: float = 900_000.0  # a thread that has idled for so long teaches that such threads do not come back
     hold_ms: float = 120_000.0  # how long what was staged is leased
     warm_min_probability: float = 0.7
     warm_hold_ms: float = 20_000.0  # how long L1 is expected to keep what a warm request brought up

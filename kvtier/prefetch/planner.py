@@ -228,19 +228,23 @@ class Planner:
     # idle threads
 
     def _await(self, watch: Watch, now_ms: float, *, least_ms: float = 0.0) -> None:
-        """Set the thread's timer to the next instant at which looking at it may be of use; to none if there is none."""
+        """Set the thread's timer to the next instant at which looking at it may be of use, or at which it counts as lost."""
         first = None
         if watch.idle_since_ms is not None and not watch.spent and self._wanted(watch.trigger):
             elapsed = max(self._params.first_check_ms, least_ms, now_ms - watch.idle_since_ms)
             first = self._survival(watch).first_instant(elapsed, self._params.hold_ms, self._params.min_probability)
-        if first is None or watch.idle_since_ms is None:
+        if watch.idle_since_ms is None:
             self._timers.cancel(watch.thread)
         else:
-            self._timers.set(watch.thread, watch.idle_since_ms + first)
+            wait_ms = self._params.lost_after_ms if first is None else min(first, self._params.lost_after_ms)
+            self._timers.set(watch.thread, watch.idle_since_ms + wait_ms)
 
     def _thread_is_due(self, thread: str, view: View, now_ms: float) -> None:
         watch = self._watches.get(thread)
         if watch is None or watch.idle_since_ms is None:
+            return
+        if now_ms - watch.idle_since_ms >= self._params.lost_after_ms:
+            self._gone(ev.Gone(thread, ev.GoneReason.SESSION_ENDED))
             return
         if watch.seen_changes is not None and view.changes(watch.worker) == watch.seen_changes:
             self._await(watch, now_ms, least_ms=_GROWTH * (now_ms - watch.idle_since_ms))

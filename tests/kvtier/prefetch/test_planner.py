@@ -68,7 +68,18 @@ def test_people_who_may_be_away_for_long_are_not_prepared_for() -> None:
     run.world.remote("t", TOKENS)
     idle(run, tool="")
     assert not run.log
-    assert run.planner.next_ms is None
+    assert run.planner.next_ms == run.planner.params.lost_after_ms
+
+
+def test_threads_that_stay_away_teach_that_such_threads_do() -> None:
+    run = drive()
+    before = run.planner.model.survival("new", "bash", "cli").within(1_000.0, 120_000.0)
+    for number in range(30):
+        run.tell(ev.Ended(f"t{number}", W2, "bash", "cli"))
+    run.now_ms = 10_000_000.0
+    run.tell(ev.Tick())
+    assert run.planner.watched_threads == 0
+    assert run.planner.model.survival("new", "bash", "cli").within(1_000.0, 120_000.0) < before / 2
 
 
 def test_a_tool_that_takes_long_is_prepared_for_late() -> None:
@@ -105,7 +116,7 @@ def test_kv_that_lies_where_it_is_needed_is_left_alone_until_something_changes()
     run.world.extents["t"] = (Extent(0, TOKENS, (Place("n1", 3),)),)  # type: ignore[arg-type]
     idle(run)
     assert run.world.asked == 1
-    for _ in range(8):
+    for _ in range(4):
         run.now_ms = run.planner.next_ms or run.now_ms
         run.tell(ev.Tick())
     assert run.world.asked == 1
@@ -188,7 +199,7 @@ def test_a_thread_that_does_not_come_back_takes_its_job_with_it(reason: GoneReas
 
 
 def test_what_nobody_used_expires() -> None:
-    run = drive(hold_ms=10_000.0)
+    run = drive(hold_ms=10_000.0, min_probability=0.5)
     run.world.remote("t", TOKENS)
     idle(run)
     arrive(run)
@@ -199,7 +210,7 @@ def test_what_nobody_used_expires() -> None:
     assert moves == [Release(job.id)]
     tally = run.planner.tallies[Trigger.TOOL_CALL]
     assert tally.wasted_bytes == 1_600_000
-    assert run.planner.next_ms is None  # once was enough for this gap
+    assert run.planner.next_ms == run.planner.params.lost_after_ms  # once was enough for this gap
 
 
 def test_an_explicit_call_runs_to_its_deadline() -> None:
@@ -393,7 +404,7 @@ def test_what_was_on_its_way_to_a_draining_worker_goes_elsewhere() -> None:
 
 
 def test_a_turn_that_queues_for_long_finds_its_lease_counted() -> None:
-    run = drive(hold_ms=10_000.0)
+    run = drive(hold_ms=10_000.0, min_probability=0.5)
     run.world.remote("t", TOKENS)
     idle(run)
     arrive(run)
@@ -453,7 +464,7 @@ def test_a_trigger_that_is_left_out_does_nothing() -> None:
     run.world.remote("t", TOKENS)
     idle(run)
     assert not run.log
-    assert run.planner.next_ms is None
+    assert run.planner.next_ms == run.planner.params.lost_after_ms
 
 
 def test_harm_above_the_benefit_forbids_it() -> None:
