@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from bench.simulate.console import compare, configurations, guards_of, names_of, run_shown, show, told_errors, words
 from bench.simulate.experiments import (
+    PREFETCH_HOST_GB,
     Choice,
     exp1_experiments,
     exp2_experiments,
@@ -81,6 +83,8 @@ def weka(
     with told_errors():
         guards = guards_of(cost)
         choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, drain_share, path, guards)
+        if prefetch and host_gb is None:
+            choice = msgspec.structs.replace(choice, host_gb=PREFETCH_HOST_GB)
         experiment = weka_experiment(choice, seed, concurrency)
         if prefetch:
             one = "cost" if policies == "all" else policies
