@@ -5,10 +5,21 @@ tests get none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import structlog
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("engines") or item.get_closest_marker("clients"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A command that is run within a test sends the log to that test's captured stderr, which is closed after it."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import mmap
+import os
 from collections.abc import Callable, Sequence
+from errno import ENOENT
 
 import msgspec
 
@@ -17,7 +19,7 @@ from kvtier.page.key import digest_of
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.ssd.layout import PageToWrite, padded
-from kvtier.ssd.segments import SsdFull, SsdSegments
+from kvtier.ssd.segments import PageToRead, SsdFull, SsdSegments
 from kvtier.store.actions import Keep
 from kvtier.store.page import SsdPlace
 
@@ -52,7 +54,8 @@ def write_pages(segments: SsdSegments, pages: Sequence[PageToWrite]) -> list[Wri
 
 def read_pages(segments: SsdSegments, pages: Sequence[Wanted]) -> list[Status]:
     """OK where `target` holds the page now, CORRUPT where it cannot be had any more."""
-    return [_read(segments, page) for page in pages]
+    errors = segments.read([PageToRead(page.place, page.target) for page in pages])
+    return [_judged(segments, page, error) for page, error in zip(pages, errors, strict=True)]
 
 
 def move_pages(segments: SsdSegments, keeps: Sequence[Keep], space_of: Callable[[Keep], PageSpace]) -> list[Written]:
@@ -71,12 +74,13 @@ def move_pages(segments: SsdSegments, keeps: Sequence[Keep], space_of: Callable[
 
 def _move(segments: SsdSegments, keeps: Sequence[Keep], size: int, space_of: Callable[[Keep], PageSpace]) -> list[Written]:
     scratch = memoryview(mmap.mmap(-1, size))
-    pages = []
+    pages, reads = [], []
     for keep in keeps:
         target, scratch = scratch[: padded(keep.length)], scratch[padded(keep.length) :]
-        _read(segments, Wanted(keep.place, keep.length, keep.checksum, target))  # a failure shows when it is written
+        reads.append(PageToRead(keep.place, target))
         digest = digest_of(keep.key)
         pages.append(PageToWrite(space_of(keep), digest, keep.length, keep.checksum, keep.kind, keep.depth, target))
+    segments.read(reads)  # what fails is not what its checksum says when it is written
     return write_pages(segments, pages)
 
 
@@ -93,10 +97,9 @@ def _append(segments: SsdSegments, pages: Sequence[PageToWrite]) -> list[Written
         return [Written(Status.MISS)] * len(pages)
 
 
-def _read(segments: SsdSegments, page: Wanted) -> Status:
-    try:
-        there = segments.read_into(page.place, page.target)
-    except OSError:
-        log.exception("reading %s of %s failed", page.place, segments.directory)
+def _judged(segments: SsdSegments, page: Wanted, error: int) -> Status:
+    if error:
+        if error != ENOENT:
+            log.error("reading %s of %s failed: %s", page.place, segments.directory, os.strerror(error))
         return Status.CORRUPT
-    return Status.OK if there and page_checksum(page.target[: page.length]) == page.checksum else Status.CORRUPT
+    return Status.OK if page_checksum(page.target[: page.length]) == page.checksum else Status.CORRUPT

@@ -56,16 +56,20 @@ class SegmentFile:
         write_all(self._fd, pieces, self.end)
         self.end += sum(map(len, pieces))
 
-    def read_into(self, offset: int, target: memoryview) -> int:
-        """Bytes read; fewer than asked for at the end of the file. Raises OSError, also for a file that is being deleted."""
+    def enter(self) -> int | None:
+        """The descriptor to read from, open until `leave`; None for a file that is being deleted."""
         with self._lock:
             if self._closing:
-                raise FileNotFoundError(f"{self.path} is being deleted")
+                return None
             self._reads += 1
-        try:
-            return read_all(self._fd, target, offset)
-        finally:
-            self._leave()
+            return self._fd
+
+    def leave(self) -> None:
+        with self._lock:
+            self._reads -= 1
+            last = self._closing and not self._reads
+        if last:
+            os.close(self._fd)
 
     def seal(self) -> None:
         """Nothing more will be appended: give unused space back and bring the rest to the device."""
@@ -86,13 +90,6 @@ class SegmentFile:
         self.path.unlink(missing_ok=True)
         self.close()
 
-    def _leave(self) -> None:
-        with self._lock:
-            self._reads -= 1
-            last = self._closing and not self._reads
-        if last:
-            os.close(self._fd)
-
 
 def segment_path(directory: Path, segment: int) -> Path:
     return directory / f"{segment:012d}{SUFFIX}"
@@ -108,16 +105,6 @@ def write_all(fd: int, pieces: Sequence[memoryview], offset: int) -> None:
             written -= len(left.pop(0))
         if left and written:
             left[0] = left[0][written:]
-
-
-def read_all(fd: int, target: memoryview, offset: int) -> int:
-    done = 0
-    while done < len(target):
-        got = os.preadv(fd, [target[done:]], offset + done)
-        if not got:
-            break
-        done += got
-    return done
 
 
 def _open(path: Path, flags: int) -> tuple[int, bool]:

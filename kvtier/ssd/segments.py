@@ -6,14 +6,19 @@ the caller's, who has them. A lock on the directory keeps a second agent out.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
 from collections.abc import Sequence
-from errno import EDQUOT, EFBIG, ENOSPC
+from errno import EDQUOT, EFBIG, ENOENT, ENOSPC
 from pathlib import Path
-from threading import Lock
+from threading import Lock, local
 
+import msgspec
+
+from kvtier.copy.files import FilePart, FileTransfers, PartOutcome
+from kvtier.copy.native import best_transfers
 from kvtier.ssd.layout import (
     BLOCK_BYTES,
     MAX_HEADER_BYTES,
@@ -36,6 +41,13 @@ class SsdInUse(Exception):
     """Another process has this directory."""
 
 
+class PageToRead(msgspec.Struct, frozen=True):
+    """`target` is what to fill: whole blocks, aligned."""
+
+    place: SsdPlace
+    target: memoryview
+
+
 class SsdSegments:
     """All segments of one node. `max_segments` counts files, also those found at start."""
 
@@ -52,6 +64,7 @@ class SsdSegments:
         self._open: SegmentFile | None = None
         self._writing = Lock()
         self._scratch = mmap.mmap(-1, MAX_HEADER_BYTES)  # aligned, for headers
+        self._own = local()
 
     @property
     def segments(self) -> int:
@@ -78,10 +91,23 @@ class SsdSegments:
                 del rest[:count]
         return places
 
-    def read_into(self, place: SsdPlace, target: memoryview) -> bool:
-        """Fill `target`, whole blocks, aligned. False where the bytes are not there; raises OSError where the device fails."""
-        file = self._files.get(place.segment)
-        return file is not None and file.read_into(place.offset, target) == len(target)
+    def read(self, pages: Sequence[PageToRead]) -> list[int]:
+        """Fill every target; natively, many at once, where loadback-hip is installed. An errno for each: 0 where the target
+        holds all that was asked for, ENOENT where the segment or the bytes are not there any more."""
+        files = {page.place.segment: self._files.get(page.place.segment) for page in pages}
+        fds = {segment: fd for segment, file in files.items() if file is not None and (fd := file.enter()) is not None}
+        try:
+            there = [page for page in pages if page.place.segment in fds]
+            parts = [
+                FilePart(fds[page.place.segment], page.place.offset, _address(page.target), len(page.target)) for page in there
+            ]
+            outcomes = iter(self._transfers().read(parts))
+            return [_errno(next(outcomes), page) if page.place.segment in fds else ENOENT for page in pages]
+        finally:
+            for segment in fds:
+                file = files[segment]
+                assert file is not None
+                file.leave()
 
     def delete(self, segment: int) -> None:
         """Forget a segment and its file, which disappears once nobody reads it."""
@@ -100,6 +126,13 @@ class SsdSegments:
                 file.close()
             self._files.clear()
         os.close(self._lock_fd)
+
+    def _transfers(self) -> FileTransfers:
+        """Of the calling thread: one object serves one at a time."""
+        own: FileTransfers | None = getattr(self._own, "transfers", None)
+        if own is None:
+            own = self._own.transfers = best_transfers()
+        return own
 
     def _new_file(self) -> SegmentFile:
         if len(self._files) >= self.max_segments:
@@ -139,6 +172,14 @@ class SsdSegments:
             self._seal()
             raise SsdFull(f"no room left for {self.directory}: {error.strerror}") from error
         return [SsdPlace(file.segment, record.offset) for record in table.pages]
+
+
+def _address(target: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(target))
+
+
+def _errno(outcome: PartOutcome, page: PageToRead) -> int:
+    return outcome.error or (0 if outcome.done == len(page.target) else ENOENT)
 
 
 def _lock(directory: Path) -> int:

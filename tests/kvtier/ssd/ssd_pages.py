@@ -10,7 +10,7 @@ from kvtier.page.checksum import page_checksum
 from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
 from kvtier.ssd.layout import PageToWrite, padded
-from kvtier.ssd.segments import SsdSegments
+from kvtier.ssd.segments import PageToRead, SsdSegments
 from kvtier.store.page import SsdPlace
 
 SPACE = PageSpace(model="m", kv_dtype="bfloat16", layout="page_first", page_tokens=16)
@@ -36,4 +36,4 @@ def page(number: int, length: int = 4096, space: PageSpace = SPACE) -> PageToWri
 def read(segments: SsdSegments, place: SsdPlace, length: int) -> bytes | None:
     """The page's bytes, unchecked; None where they are not there."""
     buffer = memoryview(mmap.mmap(-1, padded(length)))
-    return bytes(buffer[:length]) if segments.read_into(place, buffer) else None
+    return bytes(buffer[:length]) if segments.read([PageToRead(place, buffer)]) == [0] else None
