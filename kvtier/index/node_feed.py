@@ -48,12 +48,17 @@ class NodeFeed:
         self._epoch: int | None = None
         self._old_epochs: deque[int] = deque(maxlen=_OLD_EPOCHS)
         self._fruitless = 0  # answers in a row that left a gap
+        self._ignored = 0  # answers in a row that were of a life taken for over
 
     def accept(self, epoch: int, batches: Sequence[NumberedBatch], *, snapshot: bool) -> NodeStep:
         """With `snapshot` the first batch holds all there is, up to and with its number."""
         if epoch in self._old_epochs:
             self.duplicates += 1
-            return NodeStep(self.live)
+            self._ignored += 1
+            if self._ignored < MAX_FRUITLESS:
+                return NodeStep(self.live)
+            self._old_epochs.remove(epoch)  # nobody else answers: a straggler had us believe that this life was over
+        self._ignored = 0
         clear = epoch != self._epoch
         if clear:
             self._new_life(epoch)
