@@ -26,7 +26,10 @@ def sglang_plugin(
 
       loadback sglang-plugin ./plugin.zip --socket /tmp/agent.sock --worker p0
     """
-    write_plugin(out)
+    try:
+        write_plugin(out)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {out}: {error.strerror}; name a file in a folder of yours") from error
     flags = " ".join(map(shlex.quote, storage_flags(socket, **({"worker": worker} if worker else {}))))
     print(f"PYTHONPATH={shlex.quote(str(out.resolve()))} python -m sglang.launch_server ... --enable-hierarchical-cache \\")
     print(f"  --hicache-mem-layout page_first_direct --hicache-io-backend direct --hicache-write-policy write_through {flags}")

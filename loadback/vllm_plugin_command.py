@@ -26,6 +26,9 @@ def vllm_plugin(
 
       loadback vllm-plugin ./plugin.zip --socket /tmp/agent.sock --worker u0
     """
-    write_plugin(out)
+    try:
+        write_plugin(out)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {out}: {error.strerror}; name a file in a folder of yours") from error
     flags = " ".join(map(shlex.quote, connector_flags(socket, **({"worker": worker} if worker else {}))))
     print(f"PYTHONPATH={shlex.quote(str(out.resolve()))} vllm serve ... --enable-prefix-caching {flags}")

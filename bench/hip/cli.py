@@ -41,7 +41,7 @@ def hip(
     """
     native = native_module()
     if native is None:
-        _tell("loadback-hip is not installed: pip install ./hip_ext")
+        _tell("loadback-hip is not installed: run scripts/envs/hip (needs a C++ compiler)")
         raise typer.Exit(1)
     try:
         memory = measure_memory(native, _sizes(pages), memory_mb // 4 * _UNIT, rounds, threads, _tell)
