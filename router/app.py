@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 from starlette.exceptions import HTTPException
 
-from router.admin.routes import admin_router
+from router.admin.routes import admin_door, admin_router
 from router.auth import check_client
 from router.count_tokens import PATH as COUNT_TOKENS
 from router.count_tokens import count_tokens
@@ -19,6 +19,7 @@ from router.dialects import DIALECTS
 from router.dialects.dialect import openai_error
 from router.errors import BadRequest, GatewayError, NotServed, UnknownModel
 from router.gateway import Gateway
+from router.guard import Guard
 from router.prefetch.api import PrefetchApi, prefetch_router
 from router.prefetch.prefetch_metrics import PrefetchCollector
 from router.sharing_metrics import SharingCollector
@@ -50,6 +51,8 @@ def build_app(gateway: Gateway, routes: HotRoutes) -> FastAPI:
     app.include_router(pins_router(pins, gateway.tiers.pins, gateway.config.auth.api_keys))
     _add_public(app, gateway, routes)
     _add_errors(app)
+    doors = {"/admin": admin_door(gateway)}
+    app.add_middleware(Guard, doors=doors, max_body_bytes=gateway.config.listen.max_body_bytes, refuse=_refusal)
     return app
 
 
@@ -123,12 +126,16 @@ def _model_row(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "loadback"}
 
 
+def _refusal(path: str, error: GatewayError) -> Response:
+    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+    body = DIALECTS["/v1/messages"].error_body(error) if path == COUNT_TOKENS else openai_error(error)
+    return Response(body, status_code=error.status, headers=headers)
+
+
 def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(GatewayError)
     async def gateway_error(request: Request, error: GatewayError) -> Response:
-        headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-        body = DIALECTS["/v1/messages"].error_body(error) if request.url.path == COUNT_TOKENS else openai_error(error)
-        return Response(body, status_code=error.status, headers=headers)
+        return _refusal(request.url.path, error)
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:

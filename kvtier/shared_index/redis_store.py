@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import msgspec
+
 from costmodel.values import Tier, WorkerKey
 from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
 from kvtier.index.layout import Home, Layout
@@ -180,7 +182,10 @@ class RedisIndexStore:
 
     async def _rows(self) -> dict[SourceKey, SourceRow]:
         found = await self._command(0, "HGETALL", self.keys.sources)
-        return {read_source(field): read_row(value) for field, value in found.items()}
+        try:
+            return {read_source(field): read_row(value) for field, value in found.items()}
+        except (msgspec.DecodeError, ValueError) as error:  # another release's, or not ours at all
+            raise StoreUnavailable(f"{self.keys.sources} holds a row that cannot be read: {error}") from error
 
     async def _life(self, source: SourceKey, row: SourceRow | None, heard_ms: float | None) -> bytes:
         if row is None:

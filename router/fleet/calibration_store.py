@@ -41,7 +41,7 @@ class CalibrationStore:
             return
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=dict[str, PoolCalibration])
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (OSError, RecursionError, msgspec.DecodeError, msgspec.ValidationError) as error:
             _log.warning("calibration_unreadable", path=str(self._path), error=str(error))
             return
         for name, pool in self._fleet.pools.items():

@@ -20,6 +20,7 @@ from router.config.tree import Section
 from router.errors import BadRequest, NotServed
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
+from router.kv_fields import Name, PageHashes, TokenIds
 from router.prefetch.build import Prefetch
 from router.prefetch.subjects import Named, named_by_ids
 from router.prompts.reader import Ask
@@ -33,14 +34,14 @@ _PREFIX = "pf-"
 class PrefetchBody(Section):
     """Body of `POST /v1/kv/prefetch`: exactly one of `thread`, `messages`, `tokens` and `hashes`."""
 
-    thread: str | None = None
+    thread: Name | None = None
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] | None = None  # with `messages`
-    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]] | None, Field(min_length=1)] = None
-    hashes: Annotated[list[str] | None, Field(min_length=1)] = None  # whole page digests in hex, from the first page on
-    model: str | None = None  # needed with all but `thread` where several pools serve
-    cache_salt: str | None = None
-    worker: str | None = None  # `name` or `name#rank`; absent, the policy chooses
+    tokens: TokenIds | None = None
+    hashes: PageHashes | None = None
+    model: Name | None = None  # needed with all but `thread` where several pools serve
+    cache_salt: Name | None = None
+    worker: Name | None = None  # `name` or `name#rank`; absent, the policy chooses
     deadline_ms: Annotated[float, Field(gt=0, le=3_600_000)] = 30_000.0  # from now
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
     max_bytes: Annotated[int, Field(ge=0)] = 0
@@ -113,8 +114,8 @@ class PrefetchApi:
         ask = Ask(f"{_PREFIX}rendered", None, _CHAT, msgspec.json.encode(chat), info, body.cache_salt)
         try:
             prompt = await prompts.run(partial(prompts.reader.extend, ask))
-        except ValueError as error:
-            raise BadRequest(f"the prompt cannot be derived: {error}", param="messages") from error
+        except (ValueError, TypeError, LookupError, AttributeError) as error:  # what a template makes of odd messages
+            raise BadRequest(f"the prompt cannot be derived: {error!r:.300}", param="messages") from error
         ids = prompt.state.exact_ids if prompt.state is not None else None
         if ids is None:
             raise BadRequest("token ids are not kept (`prompt.keep_ids`): send `tokens`", param="messages")
@@ -125,14 +126,16 @@ class PrefetchApi:
             return None
         name, _, rank = body.worker.partition("#")
         _, worker = self._fleet.find(name)
-        key = WorkerKey(name, int(rank) if rank.isdigit() else 0)
+        number = _number(rank or "0")
+        key = WorkerKey(name, -1 if number is None else number)
         if worker.role is Role.DECODE or key not in worker.keys:
             raise BadRequest(f"{body.worker!r} is no worker that prefills", param="worker")
         return key
 
     def _job(self, handle: str) -> Job:
         number = handle.removeprefix(_PREFIX)
-        job = self._prefetch.prefetcher.planner.job(int(number)) if number.isdigit() else None
+        known = _number(number)
+        job = self._prefetch.prefetcher.planner.job(known) if known is not None else None
         if job is None:
             raise NotServed(f"no prefetch {handle!r}: it never was, or ended long ago")
         return job
@@ -154,6 +157,10 @@ class PrefetchApi:
             "moved_bytes": job.moved_bytes,
             "expires_in_ms": 0.0 if job.ended else round(max(0.0, job.expires_ms - self._clock()), 1),
         }
+
+
+def _number(digits: str) -> int | None:
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
 def prefetch_router(api: PrefetchApi, api_keys: tuple[str, ...]) -> APIRouter:

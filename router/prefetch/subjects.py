@@ -27,6 +27,7 @@ from router.turn.extend import Extender
 
 _REMEMBERED_DIGESTS = 64
 _MAX_NAMED = 1024
+_MAX_NAMED_BYTES = 64 << 20
 _UNKNOWN_OUTPUT = 256
 
 
@@ -50,6 +51,10 @@ class Named(msgspec.Struct, frozen=True):
     ids: Sequence[int] = ()
     cache_salt: str | None = None
 
+    @property
+    def kept_bytes(self) -> int:
+        return len(self.digests) + 4 * len(self.ids)
+
 
 class Subjects:
     def __init__(self, fleet: Fleet, threads: ThreadStore, extender: Extender) -> None:
@@ -58,6 +63,7 @@ class Subjects:
         self._extender = extender
         self._named: OrderedDict[str, Named] = OrderedDict()
         self._digests: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._named_bytes = 0
         self._next = 1
 
     def name(self, named: Named) -> str:
@@ -65,12 +71,10 @@ class Subjects:
         subject = f"ask-{self._next}"
         self._next += 1
         self._named[subject] = named
-        while len(self._named) > _MAX_NAMED:
-            self._named.popitem(last=False)
+        self._named_bytes += named.kept_bytes
+        while len(self._named) > _MAX_NAMED or (self._named_bytes > _MAX_NAMED_BYTES and len(self._named) > 1):
+            self._named_bytes -= self._named.popitem(last=False)[1].kept_bytes
         return subject
-
-    def forget(self, subject: str) -> None:
-        self._named.pop(subject, None)
 
     def prompt(self, subject: str) -> Prompt | None:
         """None where nothing is known that could be found in the index."""
@@ -146,7 +150,8 @@ def named_by_ids(pool: Pool, info: EngineInfo, ids: Sequence[int], cache_salt: s
     if pool.adapter.kind is not EngineKind.SGLANG or info.page_size < 1:
         raise BadRequest(f"prompts of pool {pool.name!r} cannot be named by tokens: only SGLang's page names are known")
     chain = Chain(info.page_size, info.bigram, event_seed(cache_salt))
-    return Named(pool, _digests_of(chain, array("I", ids)), info.page_size, ids, cache_salt)
+    packed = array("I", ids)
+    return Named(pool, _digests_of(chain, packed), info.page_size, packed, cache_salt)
 
 
 def _digests_of(root: BlockChain, ids: Sequence[int]) -> bytes:

@@ -17,6 +17,7 @@ from router.errors import BadRequest
 from router.fleet.fleet import Fleet
 from router.fleet.followers import serves
 from router.fleet.pool import Pool
+from router.kv_fields import Name, PageHashes, TokenIds
 from router.prefetch.subjects import Subjects, named_by_ids
 from router.tiers.pin_book import Pin, PinBook
 
@@ -26,11 +27,11 @@ PATH = "/v1/kv/pins"
 class PinBody(Section):
     """Body of `POST /v1/kv/pins`: exactly one of `thread`, `tokens` and `hashes`."""
 
-    thread: str | None = None
-    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]] | None, Field(min_length=1)] = None
-    hashes: Annotated[list[str] | None, Field(min_length=1)] = None  # whole page digests in hex, from the first page on
+    thread: Name | None = None
+    tokens: TokenIds | None = None
+    hashes: PageHashes | None = None
     model: str | None = None  # needed with all but `thread` where several pools serve
-    cache_salt: str | None = None
+    cache_salt: Name | None = None
     node: str | None = None  # absent: on every node that has any of it
     ttl_s: Annotated[float, Field(gt=0)] = 600.0
 

@@ -84,3 +84,19 @@ async def test_turns_are_served_while_redis_is_dead_and_what_was_learned_is_told
     flushes = sharer.counters.flushes
     await until(lambda: sharer.counters.flushes > flushes, "shared again")
     assert await served_by(second, conversation(1, 1)) == lost
+
+
+@pytest.mark.parametrize("field", ["junk", '["w","zz",0]'])
+async def test_a_row_that_nobody_can_read_costs_sharing_and_no_turn(
+    pair: tuple[Stage, int], redis_server: RedisServer, field: str
+) -> None:
+    stage, second = pair
+    await served_by(stage.port, conversation(0, 0))
+    with redis_server.client() as client:
+        await until(lambda: client.keys("*sources*"), "the first source named")
+        client.hset(client.keys("*sources*")[0], field, "garbage")
+    for port in (stage.port, second):
+        await served_by(port, conversation(1, 0))
+    (sharer,) = stage.gateway.sharing.sharers.values()
+    await until(lambda: sharer.counters.flushes_failed > 0, "the writer has met it")
+    assert sharer.counters.crashes == 0

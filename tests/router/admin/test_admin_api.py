@@ -130,6 +130,31 @@ async def test_with_a_token_everybody_needs_it():
     await gateway.close()
 
 
+async def test_the_door_is_asked_before_a_body_is_read():
+    gateway = make_gateway(POOL + "auth: {admin_token: secret}")
+    async with client_of(gateway) as client:
+        for method, path in (("PUT", "/admin/policy"), ("POST", "/admin/workers"), ("PUT", "/admin//policy")):
+            assert (await client.request(method, path, content=b"{")).status_code == 401
+    await gateway.close()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("path", ["/v1/kv/prefetch", "/v1/kv/pins", "/v1/messages/count_tokens", "/admin/explain"])
+async def test_bodies_are_bounded_on_every_path(path, chunked):
+    gateway = make_gateway(POOL + "listen: {max_body_bytes: 1000}")
+    body = b" " * 1001
+
+    async def pieces():
+        yield body[:600]
+        yield body[600:]
+
+    async with client_of(gateway) as client:
+        refused = await client.post(path, content=pieces() if chunked else body)
+        assert refused.status_code == 413
+        assert "listen.max_body_bytes" in refused.json()["error"]["message"]
+    await gateway.close()
+
+
 async def test_unknown_paths_answer_in_a_shape_that_clients_read(gateway):
     async with client_of(gateway) as client:
         missing = await client.get("/v1/nothing")

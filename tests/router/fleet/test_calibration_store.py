@@ -51,7 +51,10 @@ def test_another_worker_of_that_name_starts_anew(tmp_path: Path) -> None:
     assert other.pools["main"].workers["u0"].rates.calibration().prefill is None
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"main": {"pool": {"queue_factor": -1}}}', json.dumps({"main": 5})])
+DEEP = '{"main": {"pool": {"zz": ' + "[" * 5000 + "]" * 5000 + "}}}"
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"main": {"pool": {"queue_factor": -1}}}', json.dumps({"main": 5}), DEEP])
 def test_a_broken_file_is_left_aside(tmp_path: Path, text: str) -> None:
     path = tmp_path / "calibration.json"
     path.write_text(text)

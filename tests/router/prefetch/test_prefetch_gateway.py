@@ -261,3 +261,28 @@ def assert_nothing_left(stage: Stage) -> None:
     assert prefetcher.planner.board.budgets.idle
     assert (prefetcher.executor.running, prefetcher.executor.leases, prefetcher.crashes) == (0, 0, 0)
     assert stage.pinned("a") == 0
+
+
+@pytest.mark.parametrize("handle", ["pf-\u00b2", "pf-" + "1" * 5000, "pf-", "x"])
+async def test_a_handle_that_never_was(tmp_path: Path, handle: str) -> None:
+    async with prefetch_stage(tmp_path, nodes=("a",)) as stage:
+        for method in ("GET", "DELETE"):
+            assert (await stage.http.request(method, f"/v1/kv/prefetch/{handle}")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"tokens": [1], "worker": "u-a#\u00b2"},
+        {"tokens": [1], "worker": "u-a#" + "1" * 900},
+        {"tokens": [True]},
+        {"tokens": ["1"]},
+        {"thread": "t" * 2000},
+        {"tokens": [1], "cache_salt": "s" * 2000},
+        {"messages": [{"role": "assistant", "tool_calls": [5]}]},
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(tmp_path: Path, body: dict[str, Any]) -> None:
+    async with prefetch_stage(tmp_path, nodes=("a",)) as stage:
+        reply = await stage.http.post("/v1/kv/prefetch", json=body)
+        assert reply.status_code == 400, reply.text
