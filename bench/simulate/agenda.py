@@ -17,6 +17,11 @@ class Agenda:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
 
+    @property
+    def next_ms(self) -> float | None:
+        """When the next thing is due; None when nothing is left."""
+        return self._heap[0][0] if self._heap else None
+
     def at(self, when_ms: float, call: Callable[..., None], *arguments: Any) -> None:
         """Raises `ValueError` for a time that is past."""
         if when_ms < self.now_ms:

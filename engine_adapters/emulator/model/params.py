@@ -21,8 +21,9 @@ class EngineRole(StrEnum):
 class EngineParams(msgspec.Struct, frozen=True):
     """Sizes in tokens or bytes, times in milliseconds, rates per millisecond.
 
-    A prefill batch takes `prefill_base_ms + prefill_ms_per_token * new + prefill_ms_per_token2 * sum(end^2 - start^2)`,
-    a decode step `decode_base_ms + decode_ms_per_running * running`. The defaults resemble an 8B model on one accelerator.
+    A prefill batch takes `prefill_base_ms + prefill_ms_per_token * new + prefill_ms_per_token2 * sum(end^2 - start^2)
+    + prefill_ms_per_end2 * sum(end^2)`, the last for backends that attend for cached tokens, too (torch's own); a decode step
+    `decode_base_ms + decode_ms_per_running * running`. The defaults resemble an 8B model on one accelerator.
     """
 
     role: EngineRole = EngineRole.UNIFIED
@@ -38,6 +39,7 @@ class EngineParams(msgspec.Struct, frozen=True):
     prefill_base_ms: float = 6.0
     prefill_ms_per_token: float = 0.04
     prefill_ms_per_token2: float = 2.0e-7
+    prefill_ms_per_end2: float = 0.0
     decode_base_ms: float = 6.0
     decode_ms_per_running: float = 0.08
 
@@ -70,7 +72,10 @@ class EngineParams(msgspec.Struct, frozen=True):
         """Duration of one prefill batch over (start, end) token spans."""
         new = sum(end - start for start, end in spans)
         square = sum(end * end - start * start for start, end in spans)
-        return (self.prefill_base_ms + self.prefill_ms_per_token * new + self.prefill_ms_per_token2 * square) / self.speed
+        attended = self.prefill_ms_per_token2 * square
+        if self.prefill_ms_per_end2:
+            attended += self.prefill_ms_per_end2 * sum(end * end for _, end in spans)
+        return (self.prefill_base_ms + self.prefill_ms_per_token * new + attended) / self.speed
 
     def decode_ms(self, running: int) -> float:
         return (self.decode_base_ms + self.decode_ms_per_running * running) / self.speed
