@@ -284,7 +284,7 @@ class PrefetchConfig(Section):
     """Loadback prefetch; `kvtier.prefetch.params` says what each knob does."""
 
     mode: Mode = Mode.OFF
-    without: tuple[Trigger, ...] = ()  # triggers that do nothing
+    triggers: tuple[Trigger, ...] = tuple(Trigger)  # the others do nothing
     min_probability: Annotated[float, Field(ge=0, le=1)] = _PREFETCH.min_probability
     min_saved_ms: Ms = _PREFETCH.min_saved_ms
     cost_margin: Annotated[float, Field(gt=0)] = _PREFETCH.cost_margin
@@ -307,8 +307,8 @@ class PrefetchConfig(Section):
     def as_params(self) -> PrefetchParams:
         """Raises ValueError for budgets that cannot hold a chunk."""
         ms = {f"{name.removesuffix('_s')}_ms": getattr(self, name) * 1000 for name in _PREFETCH_SECONDS}
-        same = self.model_dump(exclude={"without", "warm", *_PREFETCH_SECONDS})
-        return PrefetchParams(**ms, **same, triggers=frozenset(Trigger) - set(self.without))
+        same = self.model_dump(exclude={"triggers", "warm", *_PREFETCH_SECONDS})
+        return PrefetchParams(**ms, **same, triggers=frozenset(self.triggers))
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

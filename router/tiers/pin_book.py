@@ -52,6 +52,7 @@ class PinBook:
         self._clock = clock
         self._max_pins = max_pins
         self._pins: dict[str, Pin] = {}
+        self._adding = 0  # whose agents have not answered yet: they count towards the bound
         self._next = 1
 
     async def add(
@@ -64,14 +65,18 @@ class PinBook:
         names: Sequence[str] = (),
     ) -> Pin:
         """Pin the leading pages that each of `names` has, or every node. Raises `PinsFull`; `NotServed` for no such node."""
-        if len(self.listed()) >= self._max_pins:
+        if len(self.listed()) + self._adding >= self._max_pins:
             raise PinsFull(f"{self._max_pins} pins are held, as many as pins.max_pins allows")
         for name in names:
             if name not in self._nodes.by_name:
                 raise NotServed(f"no node {name!r}; GET /admin/tiers lists them", param="node")
         ttl_ms = min(ttl_s, self.max_ttl_s) * 1000
         chosen = tuple(names or self._nodes.by_name)
-        held = await asyncio.gather(*(self._pin_at(name, digests, index, serves, ttl_ms) for name in chosen))
+        self._adding += 1
+        try:
+            held = await asyncio.gather(*(self._pin_at(name, digests, index, serves, ttl_ms) for name in chosen))
+        finally:
+            self._adding -= 1
         pages = len(digests) // DIGEST_BYTES
         pin = Pin(f"{_PREFIX}{self._next}", subject, pages, self._clock() + ttl_ms, dict(zip(chosen, held, strict=True)))
         self._next += 1

@@ -99,5 +99,5 @@ def spell(default: object) -> str:
         given = default.model_dump(mode="json", exclude_unset=True)
         return spell(given) if given else "its defaults"
     if isinstance(default, tuple):
-        default = list(default)
+        default = [str(each) if isinstance(each, StrEnum) else each for each in default]
     return yaml.safe_dump(str(default) if isinstance(default, StrEnum) else default, default_flow_style=True).split("\n")[0]

@@ -165,7 +165,7 @@ async def test_a_client_that_ends_its_thread_takes_its_job_back(tmp_path: Path) 
 
 async def test_a_thread_s_pages_are_staged_where_it_will_be_sent(tmp_path: Path) -> None:
     """By its id alone: token ids are the gateway's own, digests are made of them."""
-    async with prefetch_stage(tmp_path, prefetch={"warm": False, "without": ["tool_call", "turn_end"]}) as stage:
+    async with prefetch_stage(tmp_path, prefetch={"warm": False, "triggers": ["explicit"]}) as stage:
         await turn(stage, talk("disks", 200), "mine")
         thread = stage.gateway.turns.records.newest(1)[0].thread
         ids = stage.gateway.prefetch.subjects.ids(thread)

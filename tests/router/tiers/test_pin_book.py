@@ -1,0 +1,68 @@
+"""Bounds of what clients may pin, while agents take their time to answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from costmodel.values import Tier
+from kvtier.control.node_control import CutOrder, NodeReport, Pinned, PinOrder
+from kvtier.index.events import BlocksStored
+from kvtier.index.memory import BlockIndex
+from kvtier.index.source_key import NodeKey
+from kvtier.page.key import DIGEST_BYTES
+from kvtier.page.space import PageSpace
+from kvtier.page.status import Status
+from kvtier.store.journal import event_id
+from router.errors import PinsFull
+from router.tiers.nodes import Nodes
+from router.tiers.pin_book import PinBook
+
+SPACE = PageSpace("m", "bfloat16", "page_first", 16)
+DIGESTS = bytes(range(DIGEST_BYTES))
+
+
+class SlowNode:
+    """Pins nothing until it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.reached = asyncio.Event()
+        self.let = asyncio.Event()
+
+    async def report(self) -> NodeReport:
+        return NodeReport("a", 1, {}, (SPACE,))
+
+    async def pin(self, orders: Sequence[PinOrder]) -> list[Pinned]:
+        self.asked += 1
+        self.reached.set()
+        await self.let.wait()
+        return [Pinned(Status.OK, self.asked, 1) for _ in orders]
+
+    async def unpin(self, pins: Sequence[int]) -> list[bool]:
+        return [True for _ in pins]
+
+    async def set_cuts(self, orders: Sequence[CutOrder]) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_pins_that_are_being_made_count_towards_the_bound() -> None:
+    node, index = SlowNode(), BlockIndex(256, max_sources=2)
+    index.apply(NodeKey("a"), BlocksStored((event_id(DIGESTS),), None, Tier.L3, 16), 0.0)
+    nodes = Nodes({"a": node}, lambda: 0.0)
+    await nodes.ask("a")
+    book = PinBook(nodes, lambda: 0.0, max_pins=1, max_ttl_s=60.0)
+    first = asyncio.create_task(book.add("first", DIGESTS, index, lambda space: True, 10.0))
+    await asyncio.wait_for(node.reached.wait(), 10.0)
+    with pytest.raises(PinsFull):
+        await book.add("second", DIGESTS, index, lambda space: True, 10.0)
+    node.let.set()
+    pin = await first
+    assert [each.id for each in book.listed()] == [pin.id]
+    await book.remove(pin.id)
+    assert (await book.add("third", DIGESTS, index, lambda space: True, 10.0)).nodes["a"].pages == 1
