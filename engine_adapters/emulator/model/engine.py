@@ -204,7 +204,7 @@ class EngineModel:
                 self._start_backups(now_ms)
                 return
         if self._running and self._grow_running(now_ms) and self._forward_end_ms is None:
-            duration = self.params.decode_ms(len(self._running))
+            duration = self.params.decode_ms(len(self._running), self._read_tokens())
             self.counters.decoded(len(self._running), duration)
             self._forward_end_ms = now_ms + duration
 
@@ -442,6 +442,10 @@ class EngineModel:
                     return bool(self._running)
                 self._retract(victim)
         return bool(self._running)
+
+    def _read_tokens(self) -> int:
+        """KV tokens that a decode step reads; not counted where they cost nothing."""
+        return sum(live.computed for live in self._running) if self.params.decode_ms_per_context_token else 0
 
     def _retract(self, live: LiveRequest) -> None:
         self.counters.retractions += 1

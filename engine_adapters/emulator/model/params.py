@@ -23,7 +23,7 @@ class EngineParams(msgspec.Struct, frozen=True):
 
     A prefill batch takes `prefill_base_ms + prefill_ms_per_token * new + prefill_ms_per_token2 * sum(end^2 - start^2)
     + prefill_ms_per_end2 * sum(end^2)`, the last for backends that attend for cached tokens, too (torch's own); a decode step
-    `decode_base_ms + decode_ms_per_running * running`. The defaults resemble an 8B model on one accelerator.
+    `decode_base_ms + decode_ms_per_running * running + decode_ms_per_context_token * (KV tokens of all running)`. The defaults resemble an 8B model on one accelerator.
     """
 
     role: EngineRole = EngineRole.UNIFIED
@@ -42,6 +42,7 @@ class EngineParams(msgspec.Struct, frozen=True):
     prefill_ms_per_end2: float = 0.0
     decode_base_ms: float = 6.0
     decode_ms_per_running: float = 0.08
+    decode_ms_per_context_token: float = 0.0
 
     host_write_bytes_per_ms: float = 20.0e6
     load_back_bytes_per_ms: float = 20.0e6
@@ -77,8 +78,9 @@ class EngineParams(msgspec.Struct, frozen=True):
             attended += self.prefill_ms_per_end2 * sum(end * end for _, end in spans)
         return (self.prefill_base_ms + self.prefill_ms_per_token * new + attended) / self.speed
 
-    def decode_ms(self, running: int) -> float:
-        return (self.decode_base_ms + self.decode_ms_per_running * running) / self.speed
+    def decode_ms(self, running: int, context_tokens: int) -> float:
+        read_ms = self.decode_ms_per_context_token * context_tokens
+        return (self.decode_base_ms + self.decode_ms_per_running * running + read_ms) / self.speed
 
     def load_back_ms(self, tokens: int) -> float:
         return self._moved(tokens, self.load_back_base_ms, self.load_back_bytes_per_ms)
