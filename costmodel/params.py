@@ -5,6 +5,8 @@ Defaults live here and nowhere else. This module reads no files; the router's co
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -41,11 +43,25 @@ class CostParams(msgspec.Struct, frozen=True):
             "near_tie_ms",
             "softmax_temperature",
         ):
-            if not getattr(self, key) >= 0:
-                raise ValueError(f"{key} must be 0 (off) or positive, not {getattr(self, key)}")
+            if not 0 <= getattr(self, key) < math.inf:
+                raise ValueError(f"{key} must be 0 (off) or positive and finite, not {getattr(self, key)}")
         for key in ("overlap_rho", "kv_pressure_fraction", "common_prefix_discount"):
             if not 0 <= getattr(self, key) <= 1:
                 raise ValueError(f"{key} must lie between 0 and 1, not {getattr(self, key)}")
+
+
+GUARDS: Mapping[str, float | bool] = {
+    "switch_margin_ms": 0.0,
+    "kv_pressure_fraction": 0.0,
+    "waiting_limit": 0,
+    "common_prefix_discount": 0.0,
+    "never_used_first": False,
+    "staleness_half_life_ms": 0.0,
+    "near_tie_ms": 0.0,
+    "softmax_temperature": 0.0,
+    "displacement_weight": 0.0,
+}
+"""Every guard with the value that switches it off; the other fields of `CostParams` say how costs are reckoned."""
 
 
 class PolicyParams(msgspec.Struct, frozen=True):

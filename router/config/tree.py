@@ -21,7 +21,9 @@ from kvtier.shared_index.redis_link import RedisSettings
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """No number is infinite or NaN: neither compares as a limit should."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _check_url(url: str) -> str:
@@ -277,6 +279,17 @@ class UmbpConfig(Section):
     expire_s: Seconds = 30.0  # silence after which a client is not believed
 
 
+class UmbpMasterConfig(Section):
+    """Another UMBP master (gRPC), asked what engines hold of a prompt before it is placed; `router.tiers.umbp_consult`."""
+
+    address: Annotated[str, Field(pattern=r"^[^/\s]+:\d+$")]  # host:port
+    pool: str | None = None  # absent: the only one
+    nodes: dict[str, str] = {}  # by worker, the node id that its engine reports under where that is not the worker's name
+    deadline_ms: Annotated[float, Field(gt=0)] = 5.0
+    retry_ms: Annotated[float, Field(gt=0)] = 1000.0  # silence after a failed question
+    count_hits: bool = False  # counts in the master's hit index, for which it locks itself
+
+
 _PREFETCH = PrefetchParams()
 
 
@@ -382,6 +395,7 @@ class Config(Section):
     prefetch: PrefetchConfig = PrefetchConfig()
     pins: PinsConfig = PinsConfig()
     umbp: UmbpConfig | None = None
+    umbp_master: UmbpMasterConfig | None = None
     calibration: CalibrationConfig = CalibrationConfig()
     log: LogConfig = LogConfig()
     seed: int | None = None  # random seed of rooms, ids and near ties; None = from the system
@@ -399,11 +413,11 @@ class Config(Section):
         urls = [worker.url for pool in self.pools for _, worker in pool.workers()]
         if len(urls) != len(set(urls)):
             raise ValueError("one worker URL is listed twice")
-        if self.umbp is not None:
-            if self.umbp.pool is None and len(names) > 1:
-                raise ValueError("`umbp.pool` must name one of the pools: there are several")
-            if self.umbp.pool is not None and self.umbp.pool not in names:
-                raise ValueError(f"`umbp.pool` names {self.umbp.pool!r}; pools: {', '.join(names)}")
+        for key, section in (("umbp", self.umbp), ("umbp_master", self.umbp_master)):
+            if section is not None and section.pool is None and len(names) > 1:
+                raise ValueError(f"`{key}.pool` must name one of the pools: there are several")
+            if section is not None and section.pool is not None and section.pool not in names:
+                raise ValueError(f"`{key}.pool` names {section.pool!r}; pools: {', '.join(names)}")
         for pool in self.pools:
             if not pool.workers():
                 raise ValueError(f"pool {pool.name!r} has no workers: list `unified`, or `prefill` and `decode`")

@@ -111,6 +111,17 @@ async def test_explain_shows_every_pair_and_changes_nothing(gateway):
         assert elsewhere.json()["error"]["param"] == "path"
 
 
+@pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN"])
+async def test_a_policy_with_a_number_that_is_none_is_refused(gateway, value):
+    async with client_of(gateway) as client:
+        before = (await client.get("/admin/policy")).json()
+        body = f'{{"near_tie_ms": {value}}}'
+        refused = await client.put("/admin/policy", content=body, headers={"content-type": "application/json"})
+        assert refused.status_code == 400
+        assert "near_tie_ms" in refused.json()["error"]["message"]
+        assert (await client.get("/admin/policy")).json() == before
+
+
 async def test_without_a_token_admin_answers_loopback_only(gateway):
     async with client_of(gateway, host="10.1.2.3") as client:
         refused = await client.get("/admin/workers")

@@ -28,6 +28,8 @@ def test_a_minimal_file_is_enough():
         ("pools: [{unified: [{url: 'http://h:1/v1'}]}]", ["scheme, host and port only"]),
         ("pools: [{unified: [{url: 'http://h:1'}, {url: 'http://h:1'}]}]", ["same name"]),
         ("pools: []", ["pools"]),
+        (MINIMAL + "\npolicy: {switch_margin_ms: .inf}", ["policy.switch_margin_ms", "finite"]),
+        (MINIMAL + "\ntimeouts: {idle_s: .nan}", ["timeouts.idle_s", "finite"]),
         ("[1]", ["expected a mapping"]),
         ("a: [", ["not YAML"]),
     ],
