@@ -15,6 +15,8 @@ from router.turn.attempt import Attempt
 from router.turn.turn import Turn
 from router.wire.request import HotRequest
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Kept:

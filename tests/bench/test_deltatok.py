@@ -20,6 +20,8 @@ from engine_adapters.prompt.sglang_chat import SglangProfile
 from engine_adapters.prompt.verify import Verdict
 from loadback.__main__ import build
 
+pytestmark = pytest.mark.slow
+
 MODEL_DIR = Path(__file__).parents[2] / "configs" / "models" / "tiny-agent"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,9 @@ class Module:
         return ".".join(inside) if len(inside) > 1 else self.name
 
 
+@functools.cache
 def modules() -> list[Module]:
+    """Read once a run, for every test that looks at them."""
     return [_read(path) for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
 
 

@@ -175,6 +175,7 @@ holdings = st.sets(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(held=holdings, gone=holdings, distrusted=st.sets(st.sampled_from(SOURCES), max_size=2), asked=st.integers(0, len(CHAIN)))
 def test_match_equals_the_obvious(

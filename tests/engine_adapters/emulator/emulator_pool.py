@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import msgspec
-import uvicorn
+from loop_server import listening
 
 from engine_adapters.emulator.model.params import EngineParams, EngineRole
 from engine_adapters.emulator.reply.plan import ReplyStyle
-from engine_adapters.emulator.server import EmulatorProtocol
 from engine_adapters.emulator.wire.app import EmulatorApp
 from engine_adapters.emulator.wire.bootstrap import BootstrapApp
 from engine_adapters.emulator.worker.options import WorkerOptions
@@ -74,38 +72,6 @@ async def pair(prefill: EngineParams = FAST, decode: EngineParams = FAST, **opti
     ):
         first.bootstrap_port = port
         yield Pair(first, second)
-
-
-@asynccontextmanager
-async def listening(app: Any) -> AsyncIterator[int]:
-    """Serve an ASGI application on a loopback port of its own."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(app, http=EmulatorProtocol, lifespan="off", ws="none", log_level="critical")
-        server = _Server(config)
-        task = asyncio.create_task(server.serve(sockets=[bound]))
-        try:
-            await server.up.wait()
-            yield bound.getsockname()[1]
-        finally:
-            server.should_exit = server.force_exit = True
-            for connection in list(server.server_state.connections):
-                connection.transport.abort()  # as the end of a process does
-            await task
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.up.set()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield  # the test's own loop keeps its signals
 
 
 @asynccontextmanager

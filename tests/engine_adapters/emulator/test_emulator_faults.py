@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from emulator_pool import FAST, Emulated, listening, unified
+from emulator_pool import FAST, Emulated, unified
+from loop_server import listening
 
 from engine_adapters.emulator.wire.app import EmulatorApp
 from engine_adapters.emulator.worker.faults import Fault, FaultKind, FaultPlan
@@ -25,7 +26,7 @@ async def emulated(request: pytest.FixtureRequest) -> AsyncIterator[Emulated]:
     async with (
         unified(msgspec.structs.replace(FAST, speed=request.param)) as inside,
         listening(EmulatorApp(inside.worker)) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10.0) as http,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=10.0, verify=False) as http,
     ):
         yield Emulated(inside.worker, http)
 

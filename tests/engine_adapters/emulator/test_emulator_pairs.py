@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from emulator_pool import FAST, Emulated, Pair, listening, pair
+from emulator_pool import FAST, Emulated, Pair, pair
+from loop_server import listening
 
 from engine_adapters.emulator.model.live_request import Stage
 from engine_adapters.emulator.wire.bootstrap import BootstrapApp

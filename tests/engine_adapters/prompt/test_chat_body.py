@@ -32,6 +32,7 @@ def read(body: ChatBody) -> list[Json]:
     return [body.message(index) for index in range(body.count)]
 
 
+@pytest.mark.slow
 @given(
     first=messages.filter(bool),
     further=messages,

@@ -134,6 +134,7 @@ def prompts_of(kind: EngineKind, source: str, tokenizer: PromptTokenizer) -> Eng
     return EnginePrompts(kind, PromptModel(PromptTemplate(source, {"bos_token": "<s>"}), tokenizer, profile_of(kind), seed=1))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(style=st.sampled_from(STYLES), kind=st.sampled_from(KINDS), history=histories(), keep_ids=st.booleans())
 def test_reading_on_is_converting_whole(
@@ -146,6 +147,7 @@ def test_reading_on_is_converting_whole(
     assert (prompts.model.counts.desyncs, prompts.model.counts.loop_faults) == (0, 0)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(style=st.sampled_from(STYLES), kind=st.sampled_from(KINDS), history=item_histories(), keep_ids=st.booleans())
 def test_reading_items_on_is_converting_whole(
@@ -158,6 +160,7 @@ def test_reading_items_on_is_converting_whole(
     assert (prompts.model.counts.desyncs, prompts.model.counts.loop_faults) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "turns"), [(PATH, 38), (RESPONSES, 49)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_recorded_agents_are_read_on(kind: EngineKind, path: str, turns: int, hf: PromptTokenizer) -> None:

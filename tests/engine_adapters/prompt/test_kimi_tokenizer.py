@@ -54,6 +54,7 @@ def test_a_special_token_across_a_long_texts_end_is_text(
     assert (163_584 in KimiTokenizer.from_folder(kimi_folder, LongTexts.BETWEEN_SPECIALS).resume(text).ids) is between
 
 
+@pytest.mark.slow
 def test_a_megabyte_of_anything_is_encoded(kimi: KimiTokenizer) -> None:
     for text in (" " * 1_000_000, "A" * 1_000_000, "\n" * 1_000_000):
         assert len(kimi.resume(text).ids) > 1000
@@ -109,6 +110,7 @@ texts = st.one_of(st.lists(kind, min_size=least, max_size=60) for kind in (ANY, 
 TOKENIZERS = {path: KimiTokenizer(BYTES, NAMED, path) for path in LongTexts}
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(text=texts, path=st.sampled_from(LongTexts), limits=st.sampled_from([(23, 1000), (97, 23), (61, 13)]), data=st.data())
 def test_long_texts_are_cut_as_kimi_cuts_them_and_resumed_anywhere(

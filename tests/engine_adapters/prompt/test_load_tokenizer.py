@@ -50,6 +50,7 @@ def tekkenizer(tekken_folder: Path) -> Tekkenizer:
 words = st.sampled_from(["word", "Über", " ", "  ", "\n", "\n\n", "1", "23", ".", "/", "[x]", "中文", "😀", "\u0301", "[/INS"])
 
 
+@pytest.mark.slow
 @settings(deadline=None, suppress_health_check=[])
 @given(
     parts=st.lists(st.lists(words, max_size=30).map("".join), max_size=5),

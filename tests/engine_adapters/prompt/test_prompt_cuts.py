@@ -84,6 +84,7 @@ def check(tokenizer: PromptTokenizer, whole: list[int], text: str, other: str) -
     return proven
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MAKES)
 @settings(deadline=None)
 @given(text=texts, other=texts)

@@ -149,6 +149,7 @@ def replay(model: PromptModel, history: list[Json], root: BlockChain, *, keep_id
     assert (model.counts.desyncs, model.counts.loop_faults) == (0, 0)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(
     style=st.sampled_from(STYLES),

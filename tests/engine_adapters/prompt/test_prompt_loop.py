@@ -191,6 +191,7 @@ LOOK_BACK = (
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(talk=talks, flag=st.booleans())
 def test_the_look_for_the_last_question_is_the_loop_that_it_replaces(talk: Messages, flag: bool) -> None:

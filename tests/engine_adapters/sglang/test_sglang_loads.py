@@ -81,6 +81,7 @@ def check(report: LoadReport) -> None:
         assert value is None or 0 <= value <= MAX_COUNT, name
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["dp_rank", *FIELDS, *COUNTERS]), st.sampled_from([n for n in ABSURD if n != 1e308])))
 def test_absurd_numbers_are_bounded(numbers: dict[str, Any]) -> None:
     for report in loads.from_loads(json.dumps({"loads": [numbers]}).encode(), "u"):

@@ -311,6 +311,7 @@ async def test_a_feed_without_replay_lives_on_snapshots(snapshotting: Publisher)
         assert (subscriber.status.snapshots, subscriber.status.partial) == (2, False)
 
 
+@pytest.mark.slow
 async def test_a_busy_engine_is_asked_for_its_snapshot_again(snapshotting: Publisher) -> None:
     snapshotting.refused_snapshots = 2
     async with following(snapshotting.feed_with_snapshots) as (_, index):
@@ -318,6 +319,7 @@ async def test_a_busy_engine_is_asked_for_its_snapshot_again(snapshotting: Publi
         assert snapshotting.snapshots == 3
 
 
+@pytest.mark.slow
 async def test_an_engine_without_a_snapshot_to_give_is_known_from_the_next_batch_on(snapshotting: Publisher) -> None:
     snapshotting.cutting.cancel()
     async with following(snapshotting.feed_with_snapshots, silence_s=0.05) as (subscriber, index):

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from loadback_hip import HipError, HipStatus, Loadback, PageLayout, Restore, loaded_runtime, probe_hip
 
+pytestmark = pytest.mark.slow
+
 KIB = 1 << 10
 LAUNCH_FAILURE = 719
 

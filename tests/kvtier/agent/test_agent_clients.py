@@ -131,6 +131,7 @@ async def test_leases_belong_to_their_connection(tmp_path: Path, connect: Connec
         assert (await ask(other, wire.Reserve(other_space, digests([9]), [PAGE_BYTES]))).statuses == bytes([Status.WRITING])
 
 
+@pytest.mark.slow
 async def test_flipped_bits_in_dram_are_never_served(tmp_path: Path, connect: Connect) -> None:
     """Each page is hit by one flip, and each get finds it: 1,000 pages, 1,000 flips."""
     async with agent_here(config := config_of(tmp_path)) as agent:

@@ -38,8 +38,17 @@ async def agent(config: dict[str, Any]) -> AsyncIterator[Agent]:
         yield agent
 
 
+@pytest.fixture
+async def client(agent: Agent, config: dict[str, Any], connect: Connect) -> PageClient:
+    """Of the agent, which holds four pages."""
+    client = connect(config)
+    assert all(await asyncio.to_thread(put, client, range(4)))
+    return client
+
+
 @pytest.fixture(params=["wire", "grpc"])
-async def gateway(request: pytest.FixtureRequest, agent: Agent) -> AsyncIterator[Gateway]:
+async def gateway(request: pytest.FixtureRequest, agent: Agent, client: PageClient) -> AsyncIterator[Gateway]:
+    """`client` comes first: a space that the first look finds is followed at once, a later one only with the next look."""
     assert agent.control is not None
     peer = {"node": "a", "host": "127.0.0.1", "port": agent.port}
     if request.param == "grpc":
@@ -62,10 +71,8 @@ async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-async def filled(gateway: Gateway, config: dict[str, Any], connect: Connect) -> PageClient:
-    """Four pages at the agent that the gateway knows of."""
-    client = connect(config)
-    assert all(await asyncio.to_thread(put, client, range(4)))
+async def filled(gateway: Gateway, client: PageClient) -> PageClient:
+    """Whose four pages the gateway knows of."""
     await gateway.tiers.nodes.ask("a")
     pool = gateway.fleet.pools["default"]
     blocks = [event_id(digest(number)) for number in range(4)]

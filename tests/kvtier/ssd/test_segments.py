@@ -131,6 +131,7 @@ def test_a_renamed_segment_is_not_believed(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_flipped_bits_are_never_served_as_whole_pages(tmp_path: Path) -> None:
     """10,000 flips over headers and pages: what recovery offers and its checksum confirms is what was written."""
     segments = opened(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from store_model import digest
 
 from costmodel.values import Tier, WorkerKey
@@ -110,6 +111,7 @@ def test_a_feed_that_follows_sees_what_is_there() -> None:
     assert (held(index, 1), held(index, 2)) == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_feed_that_fell_too_far_behind_gets_a_snapshot() -> None:
     journal, feed, index = Journal(WHOLE), Feed(can_replay=True), BlockIndex()
     journal.stored(digest(9), 0, Tier.L3)

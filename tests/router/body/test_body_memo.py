@@ -164,6 +164,7 @@ def check(case: tuple[Dialect, list[bytes]], chunk_bytes: int) -> None:
         assert read(reader, body, dialect) == read(Scanner(RESERVED), body, dialect)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(turns(), st.sampled_from([16, 48, 200]))
 def test_resumed_equals_fresh(case: tuple[Dialect, list[bytes]], chunk_bytes: int) -> None:

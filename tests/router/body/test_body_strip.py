@@ -75,6 +75,7 @@ def test_members_are_spans_of_their_values(value: dict[str, object], indent: int
     assert [json.loads(b'"' + found.key + b'"') for found in members(text)] == list(value)
 
 
+@pytest.mark.slow
 @given(st.lists(values), st.sampled_from([None, 2]))
 def test_elements_are_spans_of_their_values(value: list[object], indent: int | None) -> None:
     text = json.dumps(value, indent=indent).encode()

@@ -13,11 +13,10 @@ from random import Random
 from typing import Any
 
 import httpx
-import uvicorn
+from loop_server import listening
 
 from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.emulator.reply.plan import ReplyStyle
-from engine_adapters.emulator.server import EmulatorProtocol
 from engine_adapters.emulator.wire.app import EmulatorApp
 from engine_adapters.emulator.worker.options import WorkerOptions
 from engine_adapters.emulator.worker.worker import Worker
@@ -155,23 +154,11 @@ async def _engine(params: EngineParams) -> AsyncIterator[tuple[Worker, str]]:
     style = ReplyStyle(tool_rounds=1)
     worker = Worker(WorkerOptions(port, kv_port=kv_port, kv_replay_port=replay_port, params=params, style=style))
     await worker.start()
-    config = uvicorn.Config(
-        EmulatorApp(worker), port=port, http=EmulatorProtocol, ws="none", lifespan="off", log_level="critical"
-    )
-    server = _Server(config)
-    serving = asyncio.create_task(server.serve())
     try:
-        await until(lambda: server.started or serving.done(), "engine started")
-        yield worker, f"http://127.0.0.1:{port}"
+        async with listening(EmulatorApp(worker)) as http_port:
+            yield worker, f"http://127.0.0.1:{http_port}"
     finally:
-        server.should_exit = server.force_exit = True
-        await serving
         await worker.stop()
-
-
-class _Server(uvicorn.Server):
-    def install_signal_handlers(self) -> None:
-        return
 
 
 async def _stop(server: Any, serving: asyncio.Task[None]) -> None:

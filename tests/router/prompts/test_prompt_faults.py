@@ -12,6 +12,8 @@ from prompt_stage import CHAT, MODEL_DIR, PromptStage, prompt_stage, talk, until
 
 from engine_adapters.prompt.tokenizer import Tokenizer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from prompt_stage import CHAT, MESSAGES, MODEL, RESPONSES, Json, PromptStage, prompt_stage, talk, until
 
 from engine_adapters.prompt.sglang_chat import render_chat
 from router.turn.record import TurnRecord
+
+pytestmark = pytest.mark.slow
 
 TOOLS = [
     {

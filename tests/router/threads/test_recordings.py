@@ -105,6 +105,7 @@ def test_lineages_part_where_the_reference_parts(name: str) -> None:
     assert len(set(digest_of.values())) == len(digest_of)
 
 
+@pytest.mark.slow
 def test_messages_of_all_clients_part_where_the_reference_parts() -> None:
     digest_of: dict[str, bytes | None] = {}
     for entry in (entry for name in NAMES for entry in read(name)):

@@ -170,6 +170,7 @@ messages = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(messages, min_size=2, max_size=6), st.booleans())
 def test_equal_exactly_where_the_reference_is_equal(many: list[dict[str, Any]], ascii_only: bool) -> None:
     digest_of: dict[str, bytes] = {}

@@ -128,6 +128,7 @@ def test_tracing_ends_at_the_bound(message: object) -> None:
     assert lineage.digests == trace(chat([USER, *[message] * (MAX_POSITIONS - 1)])).digests
 
 
+@pytest.mark.slow
 def test_tracing_of_a_prompt_ends_at_the_bound() -> None:
     body = json.dumps({"model": "m", "prompt": "x" * (MAX_POSITIONS + 5) * 2048}).encode()
     assert len(trace(body, COMPLETIONS).digests) == MAX_POSITIONS
@@ -147,6 +148,7 @@ def test_tracing_goes_on_from_the_memo_up_to_the_same_bound() -> None:
     assert resumed.digests == lineage.digests[longer.first_message :]
 
 
+@pytest.mark.slow
 def test_sizes_are_bounded_by_what_an_array_holds() -> None:
     images = {"role": "user", "content": [{"type": "image"}] * 1000}
     lineage = trace(chat([images] * 1100))

@@ -396,6 +396,7 @@ requests = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(requests, max_size=25), st.sampled_from([1, 4000, 1 << 30]))
 def test_any_sequence_of_requests(steps: list[Any], max_bytes: int) -> None:

@@ -402,6 +402,7 @@ async def test_connections_end_when_they_should(serve: Serve, version: str, fiel
     assert body == b"last"
 
 
+@pytest.mark.slow
 async def test_very_many_heads_in_one_piece(serve: Serve) -> None:
     client = await (await serve(echo)).connect()
     client.writer.write(b"GET /cold HTTP/1.1\r\nhost: x\r\n\r\n" * 8000)

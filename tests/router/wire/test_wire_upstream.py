@@ -527,6 +527,7 @@ async def test_ipv6(engine: ScriptedEngine, pool: UpstreamPool) -> None:
     assert (await sink.finished()).body == b"ok"
 
 
+@pytest.mark.slow
 async def test_no_cycles_are_left_behind(engine: ScriptedEngine, pool: UpstreamPool) -> None:
     """A finished exchange is freed by its count: nothing of a request waits for the cycle collector."""
     engine.script = answer(OK)
