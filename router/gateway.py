@@ -52,7 +52,7 @@ class Gateway:
         )
         self.aborter = Aborter(self.http, config.timeouts.abort_s)
         self.monitor = Monitor(config, self.http, clock)
-        self.extender = Extender(self.fleet, self.threads)
+        self.extender = Extender(self.fleet, self.threads, asks_others=config.umbp_master is not None)
         self.loop_lag = LoopLag()
         self.tiers = Tiers(config, self.fleet, clock, remote=config.prefetch.mode is not Mode.OFF)
         self.prefetch = Prefetch(
@@ -81,6 +81,7 @@ class Gateway:
             rng,
             watcher,
             self.sharing.recall if self.sharing.on else None,
+            self.tiers.consult.recall if self.tiers.consult is not None else None,
         )
 
     async def start(self) -> None:

@@ -17,8 +17,10 @@ from router.clock import Clock
 from router.config.tree import AgentPeerConfig, Config, UmbpConfig
 from router.fleet.fleet import Fleet
 from router.fleet.followers import Followers
+from router.fleet.pool import Pool
 from router.tiers.nodes import Nodes
 from router.tiers.pin_book import PinBook
+from router.tiers.umbp_consult import UmbpConsult
 
 _CALL_S = 2.0
 
@@ -34,6 +36,8 @@ class Tiers:
         self.nodes = Nodes({agent.node: self._control(agent, peers[agent.node]) for agent in config.agents}, clock)
         self.umbp = _master(config.umbp, fleet, clock) if config.umbp is not None else None
         self._umbp_at = (config.umbp.host, config.umbp.port) if config.umbp is not None else None
+        asked = config.umbp_master
+        self.consult = UmbpConsult(asked, _pool_of(fleet, asked.pool), clock) if asked is not None else None
         self.pins = PinBook(self.nodes, clock, max_pins=config.pins.max_pins, max_ttl_s=config.pins.max_ttl_s)
 
     def pages(self) -> dict[str, dict[Tier, int]]:
@@ -50,6 +54,8 @@ class Tiers:
     async def close(self) -> None:
         if self.umbp is not None:
             await self.umbp.close()
+        if self.consult is not None:
+            await self.consult.close()
         await self.followers.close()
         await self.nodes.close()
         await self._links.close()
@@ -62,6 +68,10 @@ class Tiers:
 
 def _master(config: UmbpConfig, fleet: Fleet, clock: Clock) -> UmbpMaster:
     """Over the index of its pool: what UMBP's clients tell counts for that pool's workers."""
-    pool = fleet.pools[config.pool] if config.pool is not None else next(iter(fleet.pools.values()))
-    state = MasterState(pool.blocks, Random(0), config.expire_s * 1000)
+    state = MasterState(_pool_of(fleet, config.pool).blocks, Random(0), config.expire_s * 1000)
     return UmbpMaster(state, clock, Path(config.path) if config.path is not None else None)
+
+
+def _pool_of(fleet: Fleet, name: str | None) -> Pool:
+    """Absent: the only one."""
+    return fleet.pools[name] if name is not None else next(iter(fleet.pools.values()))

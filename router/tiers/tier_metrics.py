@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -60,4 +61,9 @@ class TierCollector(Collector):
             live.add_metric([status.node], float(status.live))
             gaps.add_metric([status.node], status.gaps)
         yield from (live, gaps)
+        if self._tiers.consult is not None:
+            questions = CounterMetricFamily("loadback_umbp_questions", "Turns for which a master was asked", labels=["outcome"])
+            for outcome, count in msgspec.structs.asdict(self._tiers.consult.counters).items():
+                questions.add_metric([outcome], count)
+            yield questions
         yield GaugeMetricFamily("loadback_pins", "Pins that clients hold", value=len(self._tiers.pins.listed()))

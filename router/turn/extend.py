@@ -40,7 +40,9 @@ _UNKNOWN_SHARE = 0.5  # of a new conversation, above which its lineage says too 
 class Extender:
     """`extend` at dispatch, `finished` when the reply is over; `prepare` before dispatch where `wants_first` says so."""
 
-    def __init__(self, fleet: Fleet, threads: ThreadStore) -> None:
+    def __init__(self, fleet: Fleet, threads: ThreadStore, *, asks_others: bool = False) -> None:
+        """`asks_others`: somebody else knows what lies where, by blocks."""
+        self._asks_others = asks_others
         self._threads = threads
         self._tasks: set[asyncio.Task[None]] = set()
         self.pools = {
@@ -66,7 +68,7 @@ class Extender:
             trust = prompts.trust(turn.scanned.model, turn.request.path)
             if trust.level_of(turn.sighting.thread) is Level.EXACT and trust.proven(turn.sighting.thread):
                 return True
-        return _cold(turn.sighting) and bool(turn.pool.blocks.sources)
+        return _cold(turn.sighting) and (self._asks_others or bool(turn.pool.blocks.sources))
 
     async def prepare(self, turn: Turn) -> None:
         """Wait for the prompt, up to the deadline; the turn is then placed by it. A prompt that comes later still counts."""

@@ -63,10 +63,13 @@ class TurnHandler:
         rng: Random,
         watcher: TurnWatcher | None = None,
         recall: Callable[[Turn], Awaitable[None]] | None = None,
+        consult: Callable[[Turn], Awaitable[None]] | None = None,
     ) -> None:
-        """`recall` brings what other gateways know of a turn's prompt, within its own deadline."""
+        """`recall` brings what other gateways know of a turn's prompt, `consult` what others know of its blocks, each within
+        its own deadline."""
         self._watcher = watcher
         self._recall = recall
+        self._consult = consult
         self._config = config
         self._fleet = fleet
         self._threads = threads
@@ -94,14 +97,17 @@ class TurnHandler:
     def _prepare_of(self, turn: Turn) -> Callable[[Turn], Awaitable[None]] | None:
         """What the first try must wait for, if anything."""
         prepare = self._extender.prepare if self._extender.wants_first(turn) else None
-        recall = self._recall
-        if recall is None or prepare is None:
-            return prepare or recall
+        recall, consult = self._recall, self._consult
+        first = [step for step in (prepare, recall) if step is not None]
+        if consult is None and len(first) < 2:
+            return first[0] if first else None
 
-        async def both(turn: Turn) -> None:
-            await asyncio.gather(prepare(turn), recall(turn))
+        async def steps(turn: Turn) -> None:
+            await asyncio.gather(*(step(turn) for step in first))
+            if consult is not None:  # the blocks may be what was prepared
+                await consult(turn)
 
-        return both
+        return steps
 
     def open(self, request: HotRequest) -> Turn:
         """Read and recognise; nothing is sent yet. Raises what is wrong with the request."""

@@ -1,4 +1,7 @@
-"""A gateway with a tokenizer in front of two emulated workers, all in the test's own loop, with their KV events followed."""
+"""A gateway with a tokenizer in front of two emulated workers, all in the test's own loop.
+
+Their KV events are followed unless `index` says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,10 @@ from random import Random
 from typing import Any
 
 import httpx
-import uvicorn
+from loop_server import listening
 
 from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.emulator.reply.plan import ReplyStyle
-from engine_adapters.emulator.server import EmulatorProtocol
 from engine_adapters.emulator.wire.app import EmulatorApp
 from engine_adapters.emulator.worker.options import WorkerOptions
 from engine_adapters.emulator.worker.worker import Worker
@@ -28,7 +30,7 @@ from router.prompts.pool_prompts import PoolPrompts
 from router.turn.record import TurnRecord
 from router.wire.serve import build_server
 
-MODEL_DIR = Path(__file__).parents[3] / "configs" / "models" / "tiny-agent"
+MODEL_DIR = Path(__file__).parents[1] / "configs" / "models" / "tiny-agent"
 MODEL = "tiny"
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 DEADLINE_S = 15.0
@@ -97,7 +99,8 @@ async def prompt_stage(prompt: Json | None = None, workers: int = 2, **sections:
         exits.push_async_callback(_stop, server, serving)
         await until(lambda: server.started or serving.done(), "server started")
         await until(lambda: all(worker.info for worker in gateway.fleet.workers), "engines discovered")
-        await until(lambda: _live_feeds(gateway) == workers, "events followed")
+        if config.index.kv_events:
+            await until(lambda: _live_feeds(gateway) == workers, "events followed")
         base = f"http://127.0.0.1:{server.port}"
         http = await exits.enter_async_context(httpx.AsyncClient(base_url=base, timeout=DEADLINE_S, trust_env=False))
         yield PromptStage(gateway, [worker for worker, _ in engines], http)
@@ -116,23 +119,11 @@ async def _engine() -> AsyncIterator[tuple[Worker, str]]:
         WorkerOptions(port, kv_port=kv_port, kv_replay_port=replay_port, params=params, style=ReplyStyle(tool_rounds=0))
     )
     await worker.start()
-    config = uvicorn.Config(
-        EmulatorApp(worker), port=port, http=EmulatorProtocol, ws="none", lifespan="off", log_level="critical"
-    )
-    server = _Server(config)
-    serving = asyncio.create_task(server.serve())
     try:
-        await until(lambda: server.started or serving.done(), "engine started")
-        yield worker, f"http://127.0.0.1:{port}"
+        async with listening(EmulatorApp(worker)) as http_port:
+            yield worker, f"http://127.0.0.1:{http_port}"
     finally:
-        server.should_exit = server.force_exit = True
-        await serving
         await worker.stop()
-
-
-class _Server(uvicorn.Server):
-    def install_signal_handlers(self) -> None:
-        return
 
 
 async def _stop(server: Any, serving: asyncio.Task[None]) -> None:
