@@ -10,6 +10,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 
 from costmodel.values import Link, Tier
+from engine_adapters.emulator.model.pool import Done, Reading
+from engine_adapters.emulator.model.request import Namespace
 from engine_adapters.emulator.model.timers import Lane
 from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
 
@@ -28,6 +30,10 @@ class SharedPool:
         self._told = told
         self._lanes: defaultdict[tuple[str, str], Lane] = defaultdict(Lane)
         self.read_bytes: dict[str, float] = {"l3_local_to_l2": 0.0, "l3_remote_to_l2": 0.0}
+
+    def add(self, node: str) -> None:
+        """A node brings its share, empty."""
+        self._held[node] = OrderedDict()
 
     def extent(self, hashes: Sequence[int]) -> int:
         holder = self._holder
@@ -101,8 +107,7 @@ class SharedPool:
 
     def lose(self, node: str) -> None:
         """The node is gone with all that it held."""
-        gone = tuple(self._held[node])
-        self._held[node] = OrderedDict()
+        gone = tuple(self._held.pop(node, ()))
         for page in gone:
             del self._holder[page]
         if gone:
@@ -127,11 +132,11 @@ class NodePool:
         self._local = local
         self._remote = remote
 
-    def extent(self, hashes: Sequence[int]) -> int:
-        return self._pool.extent(hashes)
+    def read(self, hashes: Sequence[int], namespace: Namespace, least: int, now_ms: float, done: Done) -> Reading:
+        found = self._pool.extent(hashes)
+        if found < least:
+            return Reading(0, now_ms)
+        return Reading(found, self._pool.read(self._node, hashes[:found], self._local, self._remote, now_ms))
 
-    def read(self, hashes: Sequence[int], now_ms: float) -> float:
-        return self._pool.read(self._node, hashes, self._local, self._remote, now_ms)
-
-    def write(self, hashes: Sequence[int], now_ms: float) -> None:
+    def write(self, hashes: Sequence[int], namespace: Namespace, depth: int, now_ms: float) -> None:
         self._pool.write(self._node, hashes)

@@ -42,6 +42,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--context-length", type=int, default=262_144, help="longest prompt and reply together, in tokens")
     add("--kv-tokens", type=int, default=524_288, help="tokens that the device cache holds")
     add("--l2-tokens", type=int, default=0, help="tokens that the host cache holds, 0 for none")
+    add("--l3-socket", type=Path, help="Unix socket of a node agent (loadback agent) whose pool is the third tier")
+    add("--kv-bytes-per-token", type=int, default=defaults.kv_bytes_per_token, help="KV cache of a token, in all tiers")
     add("--max-running-requests", type=int, default=defaults.max_running, help="requests that decode at once")
     add("--max-requests", type=int, default=10_000, help="requests that may wait and run, beyond which it answers 503")
     add("--chunked-prefill-size", type=int, default=defaults.chunk_tokens, help="tokens of one prefill batch")
@@ -68,6 +70,7 @@ def options_of(args: argparse.Namespace) -> WorkerOptions:
         max_running=args.max_running_requests,
         chunk_tokens=args.chunked_prefill_size,
         context_tokens=args.context_length,
+        kv_bytes_per_token=args.kv_bytes_per_token,
         prefill_base_ms=args.prefill_base_ms,
         prefill_ms_per_token=args.prefill_ms_per_token,
         decode_base_ms=args.decode_base_ms,
@@ -82,6 +85,7 @@ def options_of(args: argparse.Namespace) -> WorkerOptions:
         bootstrap_port=args.bootstrap_port,
         served_model_name=args.served_model_name,
         model_folder=args.model_dir,
+        l3_socket=args.l3_socket,
         max_requests=args.max_requests,
         api_key=args.api_key,
         admin_key=args.admin_api_key,

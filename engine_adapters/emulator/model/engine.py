@@ -17,7 +17,7 @@ from engine_adapters.emulator.model.page_cache import Match, PageCache
 from engine_adapters.emulator.model.page_events import PageEvent
 from engine_adapters.emulator.model.page_node import PageNode
 from engine_adapters.emulator.model.params import EngineParams, EngineRole
-from engine_adapters.emulator.model.pool import Pool
+from engine_adapters.emulator.model.pool import Done, Pool
 from engine_adapters.emulator.model.request import (
     Allocated,
     Cached,
@@ -35,7 +35,7 @@ class EngineModel:
     """One engine. `submit`, `abort`, `pair` and `receive` are its inputs; what comes of them is returned by the next `advance`,
     which is therefore due right after each of them and at `next_event_ms`.
 
-    `pool` is a shared tier behind the host's; without one there is none.
+    `pool` is a shared tier behind the host's; without one there is none. What it calls back is an input like the others.
     Raises ValueError for a request that could never run (more tokens than the device holds) and for a rid in use.
     """
 
@@ -218,22 +218,27 @@ class EngineModel:
             return
         pages = request.pages[: (live.fill_tokens - 1) // page]
         match = self.cache.match(pages, request.namespace)
-        missing = pages[match.device_pages + match.host_pages :]
-        if len(missing) * page < self.params.pool_threshold_tokens:
+        held, least = match.device_pages + match.host_pages, -(-self.params.pool_threshold_tokens // page)
+        if len(pages) - held < least:
             return
-        found = pool.extent(missing)
-        if found * page < self.params.pool_threshold_tokens:
+        end = self._fetch_end(live, pages, held, match.node)
+        reading = pool.read(pages[held:], request.namespace, least, now_ms, end)
+        if reading is not None and not reading.pages:
             return
-        wanted = pages[: match.device_pages + match.host_pages + found]
         self.cache.lock(match.node)
         live.fetching = True
-        self._timers.at(pool.read(missing[:found], now_ms), self._fetch_end(live, wanted, match.node))
+        if reading is not None:
+            self._timers.at(reading.done_ms, lambda at_ms: end(reading.pages, at_ms))
 
-    def _fetch_end(self, live: LiveRequest, wanted: Sequence[int], node: PageNode) -> Callable[[float], None]:
-        def end(now_ms: float) -> None:
-            self.cache.unlock(node)
+    def _fetch_end(self, live: LiveRequest, pages: Sequence[int], held: int, node: PageNode) -> Done:
+        life = self.cache.life
+
+        def end(count: int, now_ms: float) -> None:
             live.fetching = False
-            live.fetched = self.cache.insert_host(wanted, live.request.namespace) * self.params.page_tokens
+            if life == self.cache.life:
+                self.cache.unlock(node)
+                wanted = pages[: held + count]
+                live.fetched = self.cache.insert_host(wanted, live.request.namespace) * self.params.page_tokens if count else 0
             self._kick(now_ms)
 
         return end
@@ -286,7 +291,7 @@ class EngineModel:
         if live.output == 0:
             stored = min(live.fetched, restored)
             live.cached = Cached(match.device_pages * page, restored - stored, stored)
-            self.counters.looked_up(live.fill_tokens, live.cached.device, restored)
+            self.counters.looked_up(live.fill_tokens, live.cached)
             self.counters.loaded_back_tokens += restored
         return restored
 
@@ -480,12 +485,16 @@ class EngineModel:
                 self._timers.at(done_ms, self._backup_end(node))
 
     def _backup_end(self, node: PageNode) -> Callable[[float], None]:
+        life = self.cache.life
+
         def end(now_ms: float) -> None:
-            written = [part.hashes for part in node.backup or []]
+            if life != self.cache.life:
+                return
+            written = list(node.backup or ())
             self.counters.backed_up_tokens += self.cache.end_backup(node) * self.params.page_tokens
             if self._pool is not None:
-                for hashes in written:
-                    self._pool.write(hashes, now_ms)
+                for part in written:
+                    self._pool.write(part.hashes, part.namespace, part.depth, now_ms)
             self._kick(now_ms)
 
         return end

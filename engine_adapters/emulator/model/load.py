@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from engine_adapters.emulator.model.live_request import Stage
+from engine_adapters.emulator.model.request import Cached
 
 
 class LoadCounters(msgspec.Struct):
@@ -27,6 +28,7 @@ class LoadCounters(msgspec.Struct):
     prompt_tokens: int = 0
     cached_device_tokens: int = 0
     cached_host_tokens: int = 0
+    cached_storage_tokens: int = 0
     evicted_tokens: int = 0
     loaded_back_tokens: int = 0
     backed_up_tokens: int = 0
@@ -46,11 +48,12 @@ class LoadCounters(msgspec.Struct):
         self.decode_product_sum += running * duration_ms
         self.decode_tokens_per_s = running / duration_ms * 1000.0
 
-    def looked_up(self, prompt_tokens: int, device_tokens: int, host_tokens: int) -> None:
+    def looked_up(self, prompt_tokens: int, cached: Cached) -> None:
         self.prompt_tokens += prompt_tokens
-        self.cached_device_tokens += device_tokens
-        self.cached_host_tokens += host_tokens
-        self.hit_rate = (device_tokens + host_tokens) / prompt_tokens if prompt_tokens else 0.0
+        self.cached_device_tokens += cached.device
+        self.cached_host_tokens += cached.host
+        self.cached_storage_tokens += cached.storage
+        self.hit_rate = cached.tokens / prompt_tokens if prompt_tokens else 0.0
 
     def transferred(self, moved_bytes: int, duration_ms: float) -> None:
         self.transfer_bytes_per_ms = moved_bytes / duration_ms if duration_ms else 0.0

@@ -44,6 +44,7 @@ class PageCache:
         self.host_pages = 0
         self.locked_pages = 0
         self.evicted_pages = 0  # from the device, since the start
+        self.life = 0  # grows when all is emptied: copies that are under way then end in nothing
         self._roots: dict[Namespace, PageNode] = {}
         self._tick = 0
         self._device_leaves = LeafQueue(0, _device_leaf)
@@ -204,6 +205,7 @@ class PageCache:
 
     def clear(self) -> None:
         """Empty every tier. Only an idle engine may do this: running requests would lose their pages."""
+        self.life += 1
         self._roots.clear()
         self._device_leaves.clear()
         self._host_leaves.clear()

@@ -57,6 +57,15 @@ class PageNode:
     def parent_hash(self) -> int | None:
         return self.parent.hashes[-1] if self.parent is not None and self.parent.hashes else None
 
+    @property
+    def depth(self) -> int:
+        """Pages before its first one."""
+        pages, at = 0, self.parent
+        while at is not None:
+            pages += len(at.hashes)
+            at = at.parent
+        return pages
+
 
 class LeafQueue:
     """Nodes by last use, oldest first. Entries may be stale; `pop` checks them, so a touch costs nothing."""

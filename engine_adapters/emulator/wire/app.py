@@ -190,6 +190,8 @@ class EmulatorApp:
         report: dict[str, Any] = {"engine": ENGINE_NAME, **self.worker.journal.report()}
         report["faults_injected"] = self.worker.faults.injected
         report["engine_requests"] = len(self.worker.driver.rids)
+        pool = self.worker.pool
+        report["pool"] = None if pool is None else {**msgspec.to_builtins(pool.counters), "page_bytes": pool.page_bytes}
         await exchange.json(200, report)
 
 

@@ -16,6 +16,7 @@ from engine_adapters.emulator.wire.chat_stream import DONE
 from engine_adapters.emulator.wire.completions import prompt_list
 from engine_adapters.emulator.wire.errors import BadRequest, openai_error, parse_object
 from engine_adapters.emulator.wire.sampling import Sampling, integer, with_overrides
+from engine_adapters.emulator.wire.usage import details_of
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Finish, Job, Step
 from engine_adapters.emulator.worker.options import ENGINE_NAME
@@ -103,7 +104,7 @@ class GenerateCall:
         meta.update(reasoning_tokens=0, completion_tokens=step.tokens, cached_tokens=step.cached)
         if step.finish is not None:
             meta["weight_versions"] = [{"version": "default", "start": 0, "end": step.tokens}]
-        cached = {"device": step.device_cached, "host": step.host_cached} if step.cached else None
+        cached = details_of(step.came_from) if step.cached else None
         meta.update(cached_tokens_details=cached, dp_rank=None)
         if step.finish is not None:
             meta.update(e2e_latency=now - self.received_s, request_received_ts=self.received_s, request_finished_ts=now)
@@ -161,7 +162,7 @@ class GenerateStream:
             error = {"message": failure.message, "type": "invalid_request_error", "code": 400, "retryable": False}
             return [_data({"error": error}), DONE]
         reason = {"type": "abort", "message": failure.message, "status_code": failure.status, "err_type": None}
-        step = last[-1] if last else Step(self._call.jobs[0], 0, 0, 0)
+        step = last[-1] if last else Step(self._call.jobs[0], 0)
         output = self._call.output(msgspec.structs.replace(step, finish=Finish("abort", message=failure.message)))
         output["meta_info"]["finish_reason"] = reason
         return [_data(output), DONE]

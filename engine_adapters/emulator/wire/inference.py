@@ -120,7 +120,7 @@ async def _event_bytes(
     except Failure as failure:
         if failure.refused and not dialect.head_first:
             raise
-        closing = events.failure(failure, [last.get(job.index) or Step(job, 0, 0, 0) for job in call.jobs])
+        closing = events.failure(failure, [last.get(job.index) or Step(job, 0) for job in call.jobs])
     for event in closing:
         yield event
 

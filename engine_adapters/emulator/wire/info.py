@@ -79,6 +79,8 @@ def server_info(worker: Worker) -> dict[str, Any]:
         "enable_cache_report": options.cache_report,
         "enable_hierarchical_cache": params.host_kv_tokens > 0,
         "hicache_ratio": params.host_kv_tokens / params.kv_tokens,
+        "hicache_storage_backend": "dynamic" if options.l3_socket is not None else None,
+        "hicache_storage_prefetch_policy": "wait_complete" if options.l3_socket is not None else "timeout",
         "disaggregation_mode": params.role.value,
         "disaggregation_bootstrap_port": options.bootstrap_port,
         "num_reserved_decode_tokens": params.decode_reserved_tokens,

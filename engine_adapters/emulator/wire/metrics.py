@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engine_adapters.emulator.model.live_request import Stage
+from engine_adapters.emulator.worker.agent_pool import STORAGE_NAME
 from engine_adapters.emulator.worker.worker import Worker
 
 
@@ -33,7 +34,14 @@ def exposition(worker: Worker) -> str:
         ("hicache_host_total_tokens", "Capacity of the host cache in tokens.", params.host_kv_tokens),
     ):
         lines += _family(name, "gauge", help_text, [("", value)], labels)
-    hits = [(',cache_source="device"', counters.cached_device_tokens), (',cache_source="host"', counters.cached_host_tokens)]
+    hits = [
+        (f',cache_source="{source}"', tokens)
+        for source, tokens in (
+            ("device", counters.cached_device_tokens),
+            ("host", counters.cached_host_tokens),
+            (f"storage_{STORAGE_NAME}", counters.cached_storage_tokens),
+        )
+    ]
     for name, help_text, samples in (
         ("prompt_tokens_total", "Number of prefill tokens processed.", [("", counters.prompt_tokens)]),
         ("generation_tokens_total", "Number of generation tokens processed.", [("", counters.generated)]),

@@ -58,7 +58,7 @@ class ResponsesStream:
 
     def failure(self, failure: Failure, last: Sequence[Step]) -> list[bytes]:
         job = self._call.jobs[0]
-        step = last[-1] if last else Step(job, 0, 0, 0)
+        step = last[-1] if last else Step(job, 0)
         error = {"code": "server_error", "message": failure.message}
         response = self._call.response("failed", self._done, None if failure.refused else step, error)
         return [self._event({"type": "response.failed", "response": response})]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from engine_adapters.emulator.model.request import Cached
+from engine_adapters.emulator.worker.agent_pool import STORAGE_NAME
 from engine_adapters.emulator.worker.job import Step
 
 
@@ -28,7 +30,13 @@ def cached_details(last: Sequence[Step]) -> dict[str, Any] | None:
     step = next((step for step in last if step.cached), None)
     if step is None:
         return None
-    return {"cached_tokens_details": {"device": step.device_cached, "host": step.host_cached}}
+    return {"cached_tokens_details": details_of(step.came_from)}
+
+
+def details_of(cached: Cached) -> dict[str, Any]:
+    """By tier; storage is told where it had some, with its name, as by SGLang."""
+    details: dict[str, Any] = {"device": cached.device, "host": cached.host}
+    return {**details, "storage": cached.storage, "storage_backend": STORAGE_NAME} if cached.storage else details
 
 
 def metadata(step: Step, engine: str) -> dict[str, Any]:

@@ -89,6 +89,11 @@ class EngineDriver:
         self.model.receive(rid, self._now_ms(), cached)
         self.pump()
 
+    def resume(self, action: Callable[[float], None]) -> None:
+        """Let something that ended elsewhere happen to the model now."""
+        action(self._now_ms())
+        self.pump()
+
     def flush(self) -> bool:
         done = self.model.flush()
         self.pump()

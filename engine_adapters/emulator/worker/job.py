@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from engine_adapters.emulator.model.request import Cached
 from engine_adapters.emulator.reply.plan import ReplyPlan
 
 FAKE_BOOTSTRAP_HOST = "2.2.2.2"  # SGLang's host for a prefill without a decode partner
@@ -47,17 +48,16 @@ class Finish(msgspec.Struct, frozen=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """`tokens` tokens of a job's reply exist; `finish` is set with the last of them."""
+    """`tokens` tokens of a job's reply exist; `finish` is set with the last of them. `came_from`: of the prompt."""
 
     job: Job
     tokens: int
-    device_cached: int
-    host_cached: int
+    came_from: Cached = Cached()
     finish: Finish | None = None
 
     @property
     def cached(self) -> int:
-        return self.device_cached + self.host_cached
+        return self.came_from.tokens
 
     @property
     def prompt_tokens(self) -> int:

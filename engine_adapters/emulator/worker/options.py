@@ -28,6 +28,7 @@ class WorkerOptions(msgspec.Struct, frozen=True):
     model_folder: Path = DEFAULT_MODEL_FOLDER
     api_key: str | None = None
     admin_key: str | None = None
+    l3_socket: Path | None = None  # of the node agent whose pool is this worker's L3
     max_requests: int = 10_000  # waiting and running; more are told that the queue is full
     cache_report: bool = True
     params: EngineParams = EngineParams()

@@ -20,6 +20,7 @@ from engine_adapters.emulator.model.request import (
     Transferred,
 )
 from engine_adapters.emulator.worker import failures
+from engine_adapters.emulator.worker.agent_pool import AgentPool
 from engine_adapters.emulator.worker.driver import EngineDriver, Failure, OutcomeQueue
 from engine_adapters.emulator.worker.faults import FaultPlan
 from engine_adapters.emulator.worker.job import Finish, Job, Step
@@ -30,7 +31,7 @@ from engine_adapters.emulator.worker.prefill_link import PrefillGone, PrefillLin
 from engine_adapters.emulator.worker.rooms import Rooms
 from engine_adapters.prompt.template import PromptTemplate
 from engine_adapters.prompt.tokenizer import Tokenizer
-from kvtier.hashing.sglang import event_ids
+from kvtier.hashing.sglang import Chain, event_seed, storage_seed
 
 
 class Worker:
@@ -47,17 +48,22 @@ class Worker:
         self.publisher = KvPublisher(
             options.kv_port, options.kv_replay_port, self.params.page_tokens, options.kv_topic, options.kv_buffer_steps
         )
-        self.driver = EngineDriver(EngineModel(self.params), _now_ms, self.publisher.publish)
+        self.pool = _pool(options)
+        self.driver = EngineDriver(EngineModel(self.params, self.pool), _now_ms, self.publisher.publish)
         self.rooms = Rooms(self.driver.pair)
         self._paired: dict[str, Job] = {}  # disaggregated requests that are here now
         self._link = PrefillLink(options.bootstrap_port, options.handshake_attempts, options.handshake_gap_ms)
 
     async def start(self) -> None:
         await self.publisher.start()
+        if self.pool is not None:
+            self.pool.start(self.driver.resume)
         self.driver.flush()  # a cache announces itself empty, as sequence number 0
 
     async def stop(self) -> None:
         self.driver.close()
+        if self.pool is not None:
+            await asyncio.to_thread(self.pool.close)
         await self.publisher.stop()
 
     async def run(self, jobs: Sequence[Job]) -> AsyncGenerator[Step]:
@@ -82,11 +88,11 @@ class Worker:
                 elif isinstance(outcome, Transferred):
                     self._deliver(job, outcome)
                 elif isinstance(outcome, Progress) and outcome.output_tokens < self._spoken(job):
-                    yield Step(job, outcome.output_tokens, outcome.cached.device, outcome.cached.host)
+                    yield Step(job, outcome.output_tokens, outcome.cached)
                 elif isinstance(outcome, Finished):
                     del open_jobs[outcome.rid]
                     finish = self._finish(job, outcome)
-                    yield Step(job, outcome.output_tokens, outcome.cached.device, outcome.cached.host, finish)
+                    yield Step(job, outcome.output_tokens, outcome.cached, finish)
         finally:
             for task in transfers:
                 task.cancel()
@@ -197,18 +203,28 @@ class Worker:
     def _request(self, job: Job) -> EngineRequest:
         tokens = job.prompt_ids + job.plan.token_ids[:-1]
         fake = job.bootstrap is not None and job.bootstrap.fake
-        pages = event_ids(tokens, self.params.page_tokens, cache_salt=job.cache_salt)
+        namespace = Namespace(job.extra_key, job.cache_salt)
         return EngineRequest(
             rid=job.rid,
             prompt_tokens=len(job.prompt_ids),
             output_tokens=self._spoken(job),
             max_new_tokens=job.max_tokens,
-            pages=pages,
+            pages=self._pages(tokens, namespace),
             tokens=tokens if self.publisher.enabled else None,
-            namespace=Namespace(job.extra_key, job.cache_salt),
+            namespace=namespace,
             keep=not fake,
             paired=job.bootstrap is not None and not fake,
         )
+
+    def _pages(self, tokens: tuple[int, ...], namespace: Namespace) -> tuple[int, ...]:
+        """Event ids of the full pages; the pool learns their names in storage, which are of another chain where salted."""
+        page, (extra_key, salt) = self.params.page_tokens, namespace
+        chain, digests = Chain(page, digest=event_seed(salt)).extend_digests(tokens)
+        pages = tuple(chain.ids(digests))
+        if self.pool is not None:
+            seed = storage_seed(extra_key, salt)
+            self.pool.name(namespace, pages, Chain(page, digest=seed).extend_digests(tokens)[1] if seed else digests)
+        return pages
 
     def _finish(self, job: Job, outcome: Finished) -> Finish:
         if outcome.reason is FinishReason.ABORT_QUEUED:
@@ -220,6 +236,14 @@ class Worker:
         if job.plan.ends:
             return Finish("stop", matched=self.tokenizer.eos_token_id)
         return Finish("length", length=len(job.plan.token_ids))
+
+
+def _pool(options: WorkerOptions) -> AgentPool | None:
+    params = options.params
+    if options.l3_socket is None:
+        return None
+    page, most_names = params.page_tokens, 4 * (params.kv_tokens + params.host_kv_tokens) // params.page_tokens
+    return AgentPool(options.l3_socket, options.served_model_name, page, params.kv_bytes_per_token, most_names)
 
 
 def _now_ms() -> float:
