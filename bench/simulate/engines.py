@@ -59,20 +59,53 @@ class EnginePool:
     ) -> None:
         self._agenda = agenda
         self._listener = listener
+        self._l3 = l3
         self._pool: SharedPool | None = None
-        pools: dict[WorkerKey, NodePool] = {}
         if l3 is not None:
-            nodes = [key for key, each in params.items() if each.role is not EngineRole.DECODE]
             page_tokens = next(iter(params.values())).page_tokens
-            names = [key.worker_id for key in nodes]
-            self._pool = SharedPool(names, l3.node_pages, page_tokens, l3.page_bytes, listener.pooled)
-            pools = {key: NodePool(self._pool, key.worker_id, l3.local, l3.remote) for key in nodes}
-        self.models = {key: EngineModel(each, pools.get(key)) for key, each in params.items()}
-        self._due: dict[WorkerKey, float | None] = dict.fromkeys(self.models)
+            self._pool = SharedPool((), l3.node_pages, page_tokens, l3.page_bytes, listener.pooled)
+        self.models: dict[WorkerKey, EngineModel] = {}
+        self._gone: list[EngineModel] = []  # they count no less for it
+        self._due: dict[WorkerKey, float | None] = {}
         self._pairs: dict[str, tuple[WorkerKey, WorkerKey, int]] = {}  # prefill, decode, prompt tokens
         self._transferred_tokens = 0
         self._warms: dict[str, Callable[[], None]] = {}
         self._warmed = 0
+        for key, each in params.items():
+            self.join(key, each)
+
+    def join(self, key: WorkerKey, params: EngineParams) -> None:
+        """A worker begins with empty caches; one that prefills brings its node's share of the pool."""
+        node_pool = None
+        if self._pool is not None and self._l3 is not None and params.role is not EngineRole.DECODE:
+            self._pool.add(key.worker_id)
+            node_pool = NodePool(self._pool, key.worker_id, self._l3.local, self._l3.remote)
+        self.models[key] = EngineModel(params, node_pool)
+        self._due[key] = None
+
+    def lose(self, key: WorkerKey) -> list[str]:
+        """A worker is gone with its node. The turns that cannot end now, in the order in which they were sent.
+
+        A pair's turn can, once decode has its KV: then prefill has nothing more to do with it.
+        """
+        self._gone.append(self.models.pop(key))
+        del self._due[key]
+        lost = [
+            rid for rid, (prefill, decode, _) in self._pairs.items() if decode == key or (prefill == key and self._early(rid))
+        ]
+        halves = [(other, rid) for rid in lost for other in self._pairs.pop(rid)[:2] if other in self.models]
+        for other, rid in halves:
+            self.models[other].abort(rid, self._agenda.now_ms)
+        for other in dict.fromkeys(other for other, _ in halves):
+            self._pump(other)
+        if self._pool is not None:
+            self._pool.lose(key.worker_id)
+        return lost
+
+    def _early(self, rid: str) -> bool:
+        """Whether decode does not have the KV yet."""
+        decode = self.models.get(self._pairs[rid][1])
+        return decode is None or decode.stage(rid) in (Stage.PREALLOC, Stage.RECEIVING)
 
     def submit(self, request: EngineRequest, prefill: WorkerKey, decode: WorkerKey) -> None:
         """One turn, to one unified worker or to both halves of a pair."""
@@ -117,13 +150,13 @@ class EnginePool:
 
     def moved_bytes(self) -> dict[str, float]:
         """Bytes so far by the way they took."""
-        models = self.models.values()
+        models = [*self._gone, *self.models.values()]
         tokens = {
             "l1_to_l2": sum(model.counters.backed_up_tokens for model in models),
             "l2_to_l1": sum(model.counters.loaded_back_tokens for model in models),
             "prefill_to_decode": self._transferred_tokens,
         }
-        per_token = next(iter(models)).params.kv_bytes_per_token
+        per_token = models[0].params.kv_bytes_per_token
         moved = {way: float(count * per_token) for way, count in tokens.items()}
         return moved | self._pool.read_bytes if self._pool is not None else moved
 
@@ -142,7 +175,7 @@ class EnginePool:
             self._agenda.at(max(due_ms, now_ms), self._wake, key, due_ms)
 
     def _wake(self, key: WorkerKey, due_ms: float) -> None:
-        if self._due[key] == due_ms:
+        if self._due.get(key) == due_ms:
             self._due[key] = None
             self._pump(key)
 
@@ -155,6 +188,8 @@ class EnginePool:
             if outcome.output_tokens == 1:  # type: ignore[union-attr]
                 self._first(key, outcome.rid, outcome.cached)  # type: ignore[union-attr]
         elif isinstance(outcome, Allocated):
+            if outcome.rid not in self._pairs:
+                return  # its other half was lost just now
             prefill, _, prompt_tokens = self._pairs[outcome.rid]
             self._transferred_tokens += prompt_tokens - outcome.resident_tokens
             self.models[prefill].pair(outcome.rid, self._agenda.now_ms, outcome.resident_tokens)

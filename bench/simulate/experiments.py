@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 
+from bench.simulate.churn import Change
 from bench.simulate.clients import Rota
 from bench.simulate.cluster import Cluster, Engines, parse_topology
 from bench.simulate.generated import fork, programbench
 from bench.simulate.machine import load_accelerator, load_model
-from bench.simulate.simulation import Settings
+from bench.simulate.settings import Settings
 from bench.simulate.traces import mooncake, weka
 from bench.simulate.workload import Workload
 from costmodel.params import CostParams, PolicyParams
@@ -37,6 +38,21 @@ class Choice(msgspec.Struct, frozen=True):
     path: Path | None = None
     cost: CostParams = CostParams()
     mfu: float = 0.0
+    churn: tuple[Change, ...] = ()
+    hindsight: float = 0.0
+    predict: bool = True
+
+    def apply(self, settings: Settings) -> Settings:
+        """What it changes whatever the experiment."""
+        return msgspec.structs.replace(
+            settings,
+            horizon_s=self.horizon_s or settings.horizon_s,
+            concurrency=self.concurrency or settings.concurrency,
+            drain_share=self.drain_share or settings.drain_share,
+            churn=self.churn,
+            hindsight_share=self.hindsight,
+            predict_on_route=self.predict,
+        )
 
 
 class Restore(msgspec.Struct, frozen=True):
@@ -105,18 +121,13 @@ def prefetch_experiments(experiment: Experiment, words: Sequence[str]) -> dict[s
     }
 
 
-def weka_experiment(choice: Choice, seed: int, concurrency: int) -> Experiment:
+def weka_experiment(choice: Choice, seed: int, concurrency: int, name: str = "weka") -> Experiment:
     """Recorded Claude Code sessions, closed loop. Decode workers must hold every session's context that is in flight."""
     large = concurrency > 64
     cluster = _cluster(Machine("4P4D" if large else "2P2D", "h200", "kimi-k2", _H200), choice)
     workload = weka(choice.path, context_tokens=_context(cluster))
-    settings = Settings(
-        horizon_s=choice.horizon_s or (3_600 if large else 7_200),
-        warmup_s=600,
-        concurrency=choice.concurrency or concurrency,
-        drain_share=choice.drain_share or 0.0,
-    )
-    return Experiment("weka", workload, cluster, settings, PolicyParams(choice.cost))
+    settings = Settings(horizon_s=3_600 if large else 7_200, warmup_s=600, concurrency=concurrency)
+    return Experiment(name, workload, cluster, choice.apply(settings), PolicyParams(choice.cost))
 
 
 def mooncake_experiment(choice: Choice, seed: int, kind: str) -> Experiment:
@@ -124,11 +135,7 @@ def mooncake_experiment(choice: Choice, seed: int, kind: str) -> Experiment:
     cluster = _cluster(Machine("8P4D", "h100", "qwen3-32b", _H100_PAIR), choice, Engines(page_tokens=512))
     workload = mooncake(choice.path, kind=kind, context_tokens=_context(cluster))
     span_s = max(session.start_ms for session in workload.sessions) / 1000
-    settings = Settings(
-        horizon_s=choice.horizon_s or span_s,
-        warmup_s=120,
-        drain_share=choice.drain_share or 0.0,
-    )
+    settings = choice.apply(Settings(horizon_s=span_s, warmup_s=120))
     return Experiment("mooncake", workload, cluster, settings, PolicyParams(choice.cost))
 
 
@@ -136,18 +143,14 @@ def fork_experiment(choice: Choice, seed: int) -> Experiment:
     """llm-d's fork: bursts of 43 subagents over a 40k prefix, two sessions at once."""
     cluster = _cluster(Machine("4P4D", "h200", "kimi-k2", _H200), choice)
     workload = fork(64, random.Random(f"{seed} workload"))
-    settings = Settings(
-        horizon_s=choice.horizon_s or 1_800,
-        concurrency=choice.concurrency or 2,
-        drain_share=choice.drain_share or 0.0,
-    )
+    settings = choice.apply(Settings(horizon_s=1_800, concurrency=2))
     return Experiment("fork", workload, cluster, settings, PolicyParams(choice.cost))
 
 
 def exp1_experiments(choice: Choice, seed: int, names: Sequence[str] = ()) -> dict[str, Experiment]:
     """The article's Experiment 1 by configuration: one prefill worker, 128 sessions."""
     machine = Machine("1P2D", "mi355x", "kimi-k2", _MI355X)
-    settings = Settings(horizon_s=choice.horizon_s or 3_600, warmup_s=600, concurrency=choice.concurrency or 128)
+    settings = choice.apply(Settings(horizon_s=3_600, warmup_s=600, concurrency=128))
     return _configurations("exp1", machine, settings, choice, seed, _chosen(_EXP1, names))
 
 
@@ -155,13 +158,13 @@ def exp2_experiments(choice: Choice, seed: int, names: Sequence[str] = ()) -> di
     """The article's Experiment 2 by configuration: two prefill workers, 64 of 128 sessions active, forced migration."""
     machine = Machine("2P1D", "mi355x", "kimi-k2", _MI355X)
     settings = Settings(
-        horizon_s=choice.horizon_s or 3_600,
+        horizon_s=3_600,
         warmup_s=600,
-        concurrency=choice.concurrency or 128,
+        concurrency=128,
         rota=Rota(64, 120_000),
         pin_grow_tokens=256,
     )
-    return _configurations("exp2", machine, settings, choice, seed, _chosen(_EXP2, names))
+    return _configurations("exp2", machine, choice.apply(settings), choice, seed, _chosen(_EXP2, names))
 
 
 def _configurations(
@@ -207,7 +210,7 @@ def scale_experiment(choice: Choice, seed: int, workers: int) -> Experiment:
         "scale",
         programbench(sessions, random.Random(f"{seed} workload"), context_tokens=_context(cluster)),
         cluster,
-        Settings(horizon_s=horizon_s, warmup_s=horizon_s / 5, concurrency=concurrency, ramp_s=horizon_s / 10),
+        choice.apply(Settings(horizon_s, warmup_s=horizon_s / 5, concurrency=concurrency, ramp_s=horizon_s / 10)),
     )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
+from bench.simulate.hindsight import Regret
+from bench.simulate.outcome import Outcome
 from bench.simulate.served import Served
-from bench.simulate.simulation import Outcome
 
 
 class Price(msgspec.Struct, frozen=True):
@@ -50,6 +51,7 @@ def figures(outcome: Outcome, warmup_ms: float, price: Price) -> dict[str, Any]:
         "usd_per_million_tokens": price.usd_per_hour / 3600 / tokens_per_s * 1e6 if tokens_per_s else None,
         "busiest_prefill_share": _busiest(counted),
         "ttft_error_p50": _median_error(counted),
+        "regret_s": _regrets(outcome.regrets),
     }
 
 
@@ -98,3 +100,15 @@ def _median_error(turns: Sequence[Served]) -> float:
     """Of predicted against actual TTFT, relative."""
     errors = sorted(abs(turn.predicted_ttft_ms - turn.ttft_ms) / turn.ttft_ms for turn in turns if turn.ttft_ms > 0)
     return percentile(errors, 0.5) if errors else 0.0
+
+
+def _regrets(regrets: Sequence[Regret]) -> dict[str, Any] | None:
+    """Against the best choice in hindsight; None where none was tried. A turn within 1 ms of the best had the best."""
+    if not regrets:
+        return None
+    return {
+        "turns": len(regrets),
+        "best_chosen": sum(regret.e2e_ms < 1.0 for regret in regrets) / len(regrets),
+        "ttft": _spread([regret.ttft_ms / 1000 for regret in regrets]),
+        "e2e": _spread([regret.e2e_ms / 1000 for regret in regrets]),
+    }

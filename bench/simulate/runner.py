@@ -39,7 +39,8 @@ def run_policy(run: Run, tell: Callable[[float], None] | None = None) -> dict[st
     """One policy's figures."""
     experiment = run.experiment
     policy = REGISTRY[run.policy](experiment.params)
-    simulation = Simulation(experiment.workload, experiment.cluster, policy, experiment.settings, run.seed)
+    cost = experiment.params.cost
+    simulation = Simulation(experiment.workload, experiment.cluster, policy, experiment.settings, run.seed, cost)
     outcome = simulation.run(tell)
     if run.turns_file:
         write_turns(Path(run.turns_file), outcome.served)

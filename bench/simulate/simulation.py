@@ -10,18 +10,25 @@ import random
 from collections.abc import Callable, Iterator
 
 import msgspec
-import xxhash
 
 from bench.simulate.agenda import Agenda
-from bench.simulate.clients import Ask, Clients, Rota
+from bench.simulate.allowance import Allowance
+from bench.simulate.churn import Change
+from bench.simulate.clients import Ask, Clients
 from bench.simulate.cluster import Cluster, misjudge
 from bench.simulate.engines import L3, EnginePool, Listener
+from bench.simulate.hindsight import Fate, Hindsight
+from bench.simulate.outcome import Outcome
 from bench.simulate.prefetching import Prefetching, Subject
 from bench.simulate.served import Served
+from bench.simulate.settings import Settings
 from bench.simulate.view import Sent, View
 from bench.simulate.workload import SessionPlan, Workload, reply_pages
+from costmodel.params import CostParams
 from costmodel.policies.base import Policy
+from costmodel.score import runners_up
 from costmodel.values import Fleet, Role, Scored, Turn, WorkerKey
+from engine_adapters.emulator.model.engine import EngineModel
 from engine_adapters.emulator.model.request import Cached, EngineRequest
 from kvtier.index.events import BlockEvent
 from kvtier.prefetch.params import PrefetchParams
@@ -30,36 +37,7 @@ from router.threads.estimate import blend
 
 _CLIENT_LIMIT_TOKENS = 8_192  # what clients set as max_tokens; the engine reserves for it
 _DRAIN_MS = 1_800_000.0  # after the last call, how long replies may still take
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """What an experiment fixes beside workload and pool. Lags are how late the gateway hears."""
-
-    horizon_s: float  # no call is sent later
-    warmup_s: float = 0.0  # turns that arrive earlier are not counted
-    concurrency: int = 0  # sessions open at once; 0 = open loop
-    ramp_s: float = 60.0
-    rota: Rota | None = None
-    pin_grow_tokens: int = 0  # forced migration: sessions start on the first prefill and move on after growing by this; 0 = off
-    drain_share: float = 0.0  # of calls whose thread's last prefill worker is not to be had
-    event_lag_ms: float = 20.0
-    load_poll_ms: float = 1_000.0
-    load_lag_ms: float = 10.0
-    prior_error: float = 0.3
-    resume_gap_s: float = 60.0
-    prefetch: bool = False  # the planner moves KV ahead of turns; wants a shared pool
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What came of a run. `unfinished` turns were still running when it was broken off."""
-
-    served: tuple[Served, ...]
-    until_ms: float
-    unfinished: int
-    given_up: int  # by an engine, for want of memory
-    moved_bytes: dict[str, float]
-    decisions: tuple[tuple[float, str, WorkerKey, WorkerKey], ...]  # time, thread, prefill, decode
-    prefetch: dict[str, dict[str, float]] = {}  # by trigger, the planner's own counts
+_CLIENT_RETRY_MS = 1_000.0  # until a client whose stream broke sends the call again; assumed
 
 
 class _Thread:
@@ -78,12 +56,21 @@ class _Flight(msgspec.Struct):
     ask: Ask
     sent: Sent
     first_call: bool
+    asked_ms: float  # by the client, the first time
 
 
 class Simulation:
     """`run` once. `tell` is called with the virtual seconds done, for a progress bar."""
 
-    def __init__(self, workload: Workload, cluster: Cluster, policy: Policy, settings: Settings, seed: int) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        cluster: Cluster,
+        policy: Policy,
+        settings: Settings,
+        seed: int,
+        cost: CostParams | None = None,
+    ) -> None:
         roles = cluster.topology.roles()
         params = {key: cluster.engine_params(role) for key, role in roles.items()}
         belief = misjudge(cluster.truth, random.Random(f"{seed} belief"), settings.prior_error)
@@ -92,33 +79,41 @@ class Simulation:
         self._workload = workload
         self._seed = seed
         self._policy = policy
+        self._cost = cost or CostParams()
+        self._hindsight = Hindsight(settings.hindsight_share, seed)
         self._rng = random.Random(f"{seed} policy")
         l2 = any(each.host_kv_tokens for each in params.values())
         truth, pages = cluster.truth, cluster.pool_pages
         l3 = (
             L3(pages, truth.kv_bytes_per_token * workload.page_tokens, cluster.pool_local, truth.pool_remote) if pages else None
         )
+        most = len(roles) + len(settings.churn)
         self._view = View(
             roles,
             belief,
             page_tokens=workload.page_tokens,
             l2=l2,
             l3=l3 is not None,
+            max_workers=most,
+            predict=settings.predict_on_route,
         )
+        self._cluster = cluster
         listener = Listener(self._prefilled, self._first_token, self._finished, self._published, self._pooled)
         self._engines = EnginePool(params, self._agenda, listener, l3)
         self._prefetching: Prefetching | None = None
         if settings.prefetch and l3 is not None:
+            if settings.churn:
+                raise ValueError("the planner is not told of lost workers here: choose prefetch or churn")
             self._prefetching = Prefetching(self._agenda, self._view, self._engines, policy, PrefetchParams())
         until_ms = settings.horizon_s * 1000
         self._clients = Clients(self._agenda, self._send, until_ms=until_ms, rota=settings.rota)
-        self._prefill_keys = [key for key, role in roles.items() if role is not Role.DECODE]
+        prefills = [key for key, role in roles.items() if role is not Role.DECODE]
+        self._allowance = Allowance(prefills, settings, seed)
         self._threads: dict[str, _Thread] = {}
         self._outputs = OutputRates()
         self._flights: dict[str, _Flight] = {}
-        self._pins: dict[str, tuple[int, int]] = {}
         self._turns = 0
-        self._given_up = 0
+        self._given_up = self._rerouted = self._broken = 0
         self._served: list[Served] = []
         self._decisions: list[tuple[float, str, WorkerKey, WorkerKey]] = []
 
@@ -130,16 +125,31 @@ class Simulation:
         else:
             self._clients.open_loop(iter(self._workload.sessions))
         for i, key in enumerate(self._view.workers):
-            agenda.at(i * settings.load_poll_ms / len(self._view.workers), self._poll, key)
+            agenda.at(i * settings.load_poll_ms / len(self._view.workers), self._poll, key, self._engines.models[key])
+        for change in settings.churn:
+            agenda.at(change.at_s * 1000, self._join if change.joins else self._lose, change)
         told_ms = 0.0
-        while agenda.now_ms < until_ms or (self._flights and agenda.now_ms < until_ms + _DRAIN_MS):
-            agenda.step()
-            if tell is not None and agenda.now_ms >= told_ms + 10_000:
-                told_ms = agenda.now_ms
-                tell(min(told_ms, until_ms) / 1000)
+        with self._hindsight.around():
+            while agenda.now_ms < until_ms or (self._flights and agenda.now_ms < until_ms + _DRAIN_MS):
+                agenda.step()
+                if tell is not None and agenda.now_ms >= told_ms + 10_000 and not self._hindsight.in_copy:
+                    told_ms = agenda.now_ms
+                    tell(min(told_ms, until_ms) / 1000)
         moved = self._engines.moved_bytes()
         decisions, tallies = tuple(self._decisions), self._prefetching.tallies() if self._prefetching is not None else {}
-        return Outcome(tuple(self._served), until_ms, len(self._flights), self._given_up, moved, decisions, tallies)
+        regrets = tuple(self._hindsight.regrets)
+        return Outcome(
+            tuple(self._served),
+            until_ms,
+            len(self._flights),
+            self._given_up,
+            moved,
+            decisions,
+            tallies,
+            regrets,
+            self._rerouted,
+            self._broken,
+        )
 
     def _plans(self) -> Iterator[SessionPlan]:
         """The sessions in an order of the seed's, over and over; a repeated one is a new session with a new name."""
@@ -148,10 +158,12 @@ class Simulation:
         yield from order
         # A trace that has run out would repeat page numbers that are still cached: better fewer sessions than false hits.
 
-    def _poll(self, key: WorkerKey) -> None:
+    def _poll(self, key: WorkerKey, engine: EngineModel) -> None:
+        if self._engines.models.get(key) is not engine:
+            return  # lost
         report = self._engines.report(key)
         self._agenda.after(self._settings.load_lag_ms, lambda: self._view.heard_load(key, report, self._agenda.now_ms))
-        self._agenda.after(self._settings.load_poll_ms, self._poll, key)
+        self._agenda.after(self._settings.load_poll_ms, self._poll, key, engine)
 
     def _published(self, key: WorkerKey, events: list[BlockEvent]) -> None:
         self._agenda.after(self._settings.event_lag_ms, lambda: self._view.heard_events(key, events, self._agenda.now_ms))
@@ -159,14 +171,40 @@ class Simulation:
     def _pooled(self, node: str, event: BlockEvent) -> None:
         self._agenda.after(self._settings.event_lag_ms, self._view.heard_pool, node, event)
 
-    def _send(self, ask: Ask) -> None:
-        """The gateway's turn: recognise, locate, decide, book, dispatch."""
+    def _join(self, change: Change) -> None:
+        """A worker comes with empty caches; the gateway knows of it at once."""
+        key = change.worker
+        self._engines.join(key, self._cluster.engine_params(change.role))
+        self._view.joined(key, change.role)
+        if change.role is not Role.DECODE:
+            self._allowance.joined(key)
+        self._poll(key, self._engines.models[key])
+
+    def _lose(self, change: Change) -> None:
+        """Its connections break, so that the gateway knows at once: what has not begun to stream is sent elsewhere, as in
+        production; a broken stream is the client's to repeat."""
+        key = change.worker
+        lost = self._engines.lose(key)
+        self._view.lost(key)
+        self._allowance.lost(key)
+        for rid in lost:
+            flight = self._flights.pop(rid)
+            self._view.failed(flight.sent, self._agenda.now_ms)
+            if flight.sent.first_ms:
+                self._broken += 1
+                self._agenda.after(_CLIENT_RETRY_MS, self._send, flight.ask, flight.asked_ms)
+            else:
+                self._rerouted += 1
+                self._send(flight.ask, flight.asked_ms)
+
+    def _send(self, ask: Ask, asked_ms: float | None = None) -> None:
+        """The gateway's turn: recognise, locate, decide, book, dispatch. `asked_ms`: by the client, if not now."""
         now_ms, call = self._agenda.now_ms, ask.call
         pages = call.pages()
         routed = self._view.routed(pages)
         known = self._threads.get(ask.thread_id)
         thread = known or self._new_thread(ask)
-        allowed, forced = self._allowed(ask, thread)
+        allowed, forced = self._allowance.of(ask, thread.prefill)
         idle = thread.seen_ms is not None and now_ms - thread.seen_ms > self._settings.resume_gap_s * 1000
         first_call = known is None or idle or ask.rotated or forced
         turn = Turn(
@@ -182,9 +220,11 @@ class Simulation:
         chosen = self._policy.decide(turn, fleet, now_ms, self._rng).chosen
         self._turns += 1
         rid = str(self._turns)
+        if now_ms >= self._settings.warmup_s * 1000 and self._hindsight.wanted(f"{ask.thread_id} {ask.index}"):
+            chosen = self._hindsight.choose(rid, chosen, runners_up(turn, chosen, fleet, self._cost))
         sent = Sent(self._turns, call.prompt_tokens, chosen, now_ms, sources=_read_from(fleet, chosen))
         self._decisions.append((now_ms, ask.thread_id, chosen.prefill, chosen.decode))
-        self._flights[rid] = _Flight(ask, sent, first_call)
+        self._flights[rid] = _Flight(ask, sent, first_call, now_ms if asked_ms is None else asked_ms)
         self._view.placed(sent, pages)
         thread.prefill, thread.decode = chosen.prefill, chosen.decode
         if self._prefetching is not None:
@@ -210,28 +250,6 @@ class Simulation:
         self._threads[ask.thread_id] = thread
         return thread
 
-    def _allowed(self, ask: Ask, thread: _Thread) -> tuple[frozenset[WorkerKey] | None, bool]:
-        """Which prefills the workload leaves to choose from, and whether it has just moved the thread."""
-        if self._settings.pin_grow_tokens:
-            return self._pinned(ask)
-        share, before = self._settings.drain_share, thread.prefill
-        if not share or before is None or len(self._prefill_keys) < 2:
-            return None, False
-        lot = xxhash.xxh3_64_intdigest(f"{self._seed} {ask.thread_id} {ask.index}".encode()) / (1 << 64)
-        if lot >= share:
-            return None, False
-        return frozenset(self._prefill_keys) - {before}, True
-
-    def _pinned(self, ask: Ask) -> tuple[frozenset[WorkerKey], bool]:
-        """The seed's forced migration: a pin that moves on at a resume once the context has grown enough."""
-        name, tokens = ask.session.plan.name, ask.call.prompt_tokens
-        pin, pinned_tokens = self._pins.setdefault(name, (0, tokens))
-        moved = ask.rotated and tokens - pinned_tokens >= self._settings.pin_grow_tokens
-        if moved:
-            pin = (pin + 1) % len(self._prefill_keys)
-            self._pins[name] = (pin, tokens)
-        return frozenset((self._prefill_keys[pin],)), moved
-
     def _prefilled(self, rid: str, cached: Cached) -> None:
         sent = self._flights[rid].sent
         sent.cached = cached
@@ -246,6 +264,8 @@ class Simulation:
         flight = self._flights.pop(rid)
         if complete:
             self._record(flight)
+            sent, now_ms = flight.sent, self._agenda.now_ms
+            self._hindsight.ended(rid, Fate(sent.first_ms - flight.asked_ms, now_ms - flight.asked_ms))
         else:
             self._given_up += 1
             self._view.abandoned(flight.sent)
@@ -264,7 +284,7 @@ class Simulation:
         terms = sent.chosen.terms
         self._served.append(
             Served(
-                sent.sent_ms,
+                flight.asked_ms,
                 sent.first_ms,
                 now_ms,
                 sent.prompt_tokens,

@@ -11,7 +11,8 @@ _GB = 1e9
 
 
 def result_table(title: str, results: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One row a policy; times in seconds, hits in percent of tokens, the lowest p90 E2E and p99 TTFT in bold."""
+    """One row a policy; times in seconds, hits in percent of tokens, the lowest p90 E2E and p99 TTFT in bold;
+    regret: mean and median of what a turn's E2E lost against the best choice in hindsight."""
     table = Table(title=title, title_justify="left")
     table.add_column("policy", no_wrap=True)
     for column in (
@@ -29,6 +30,7 @@ def result_table(title: str, results: Mapping[str, Mapping[str, Any]]) -> Table:
         "L1/L2/L3 Mtok",
         "moved GB",
         "$/Mtok",
+        "regret",
     ):
         table.add_column(column, justify="right", no_wrap=True)
     counted = [found for found in results.values() if found["turns"]]
@@ -57,6 +59,7 @@ def _cells(found: Mapping[str, Any], best_e2e: float, best_ttft: float) -> list[
         "/".join(f"{tiers[tier] / 1e6:,.0f}" for tier in ("L1", "L2", "L3")),
         f"{moved:,.0f}",
         f"{found['usd_per_million_tokens']:.3f}",
+        "-" if not found["regret_s"] else "/".join(f"{found['regret_s']['e2e'][key]:.2f}" for key in ("mean", "p50")),
     ]
 
 

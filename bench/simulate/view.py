@@ -37,8 +37,10 @@ class Sent(msgspec.Struct):
     chosen: Scored
     sent_ms: float
     first_ms: float = 0.0
+    prefilled: bool = False
     cached: Cached = Cached()
     sources: tuple[str, ...] = ()  # nodes of the shared pool that it reads from
+    legs: tuple[Worker, Worker] | None = None  # prefill and decode, once placed
 
 
 class Worker:
@@ -47,6 +49,7 @@ class Worker:
     def __init__(self, role: Role, belief: HardwarePrior, pool_rates: Rates) -> None:
         self.role = role
         self.ledger = Ledger()
+        self.reports = Ledger()  # without bookings, for a gateway that does not predict
         self.rates = Rates(belief.prefill, belief.decode, pool_rates)
         self.transfer = LinkEstimator(belief.transfer)
         self.prefill_tokens = 0  # prompt tokens of the turns in flight on this leg
@@ -64,7 +67,10 @@ class View:
         page_tokens: int,
         l2: bool,
         l3: bool = False,
+        max_workers: int = 0,
+        predict: bool = True,
     ) -> None:
+        self._predict = predict
         self._pool_rates = pool_rates = Rates(belief.prefill, belief.decode)
         self.workers = {key: Worker(role, belief, pool_rates) for key, role in roles.items()}
         self.disaggregated = Role.PREFILL in roles.values()
@@ -77,10 +83,23 @@ class View:
         self._l3 = l3
         self._holder: dict[int, str] = {}  # page -> node of the shared pool
         self._flows: dict[str, int] = {}  # node -> turns under way that read from it
-        self._blocks = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
-        self._routed = BlockIndex(_INDEX_ENTRIES, max_sources=len(roles))
+        most = max_workers or len(roles)
+        self._blocks = BlockIndex(_INDEX_ENTRIES, max_sources=most)
+        self._routed = BlockIndex(_INDEX_ENTRIES, max_sources=most)
+
+    def joined(self, key: WorkerKey, role: Role) -> None:
+        """A new worker: of its own nothing is known, of its pool what the others have shown."""
+        self.workers[key] = Worker(role, self._belief, self._pool_rates)
+
+    def lost(self, key: WorkerKey) -> None:
+        """Its connections are broken: it is no candidate any more, and what it held is forgotten."""
+        del self.workers[key]
+        for index in (self._blocks, self._routed):
+            index.drop_source(key)
 
     def heard_events(self, key: WorkerKey, events: Iterable[BlockEvent], now_ms: float) -> None:
+        if key not in self.workers:
+            return  # lost since it said so
         for event in events:
             self._blocks.apply(key, event, now_ms)
             self._applied[key] = self._applied.get(key, 0) + 1
@@ -95,8 +114,11 @@ class View:
                     del self._holder[page]
 
     def heard_load(self, key: WorkerKey, report: LoadReport, now_ms: float) -> None:
-        worker = self.workers[key]
+        worker = self.workers.get(key)
+        if worker is None:
+            return
         worker.ledger.reported(report, now_ms)
+        worker.reports.reported(report, now_ms)
         worker.rates.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total, 0)
         if report.transfer_bytes_per_ms:
             worker.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
@@ -135,9 +157,10 @@ class View:
             else:
                 held = _NOTHING
             prefill_rates = worker.rates.prefill(now_ms)
-            load, turns = worker.ledger.load(now_ms, prefill_rates.ms_per_token), worker.ledger.inflight
+            ledger = worker.ledger if self._predict else worker.reports
+            load, turns = ledger.load(now_ms, prefill_rates.ms_per_token), ledger.inflight
             if worker.role is not Role.DECODE and (allowed is None or key in allowed):
-                sent, tokens = routed.get(key, 0), worker.prefill_tokens
+                sent, tokens = routed.get(key, 0), worker.prefill_tokens if self._predict else 0
                 sources: dict[str, Link] = {}
                 if pooled is not None:
                     held = pooled.behind(held, prompt_tokens)
@@ -145,7 +168,7 @@ class View:
                 prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent, sources))
             if worker.role is not Role.PREFILL:
                 link, rates = worker.transfer.link, worker.rates.decode(now_ms)
-                decodes.append(Decode(key, load, rates, link, held.tokens, turns, worker.decode_tokens))
+                decodes.append(Decode(key, load, rates, link, held.tokens, turns, worker.decode_tokens if self._predict else 0))
         kv_bytes = self._belief.kv_bytes_per_token
         queue, admit = self._pool_rates.queue_factor.value, self._pool_rates.admit_factor.value
         return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, queue, admit, self._pool_rates.reuse_share)
@@ -168,7 +191,7 @@ class View:
 
     def placed(self, sent: Sent, pages: Sequence[int]) -> None:
         """Book a turn before anything is sent, so that the next decision sees it."""
-        prefill, decode = self._legs(sent)
+        prefill, decode = sent.legs = self.workers[sent.chosen.prefill], self.workers[sent.chosen.decode]
         for node in sent.sources:
             self._flows[node] = self._flows.get(node, 0) + 1
         uncached = max(0, sent.prompt_tokens - sent.chosen.cut_tokens)
@@ -184,9 +207,15 @@ class View:
         prefill, _ = self._legs(sent)
         for node in sent.sources:
             self._flows[node] -= 1
-        sent.sources = ()
+        sent.sources, sent.prefilled = (), True
         prefill.ledger.settle_prefill(sent.turn, now_ms)
         prefill.prefill_tokens -= sent.prompt_tokens
+
+    def failed(self, sent: Sent, now_ms: float) -> None:
+        """One of its workers was lost: settled on both legs, and nothing learned."""
+        if not sent.prefilled:
+            self.prefilled(sent, now_ms)
+        self.abandoned(sent)
 
     def abandoned(self, sent: Sent) -> None:
         """The engine gave the turn up after its prefill: settled, and nothing learned."""
@@ -212,4 +241,5 @@ class View:
             decode.rates.observe_decode(decode.ledger.inflight + 1, itl_ms, decoding_ms, now_ms)
 
     def _legs(self, sent: Sent) -> tuple[Worker, Worker]:
-        return self.workers[sent.chosen.prefill], self.workers[sent.chosen.decode]
+        assert sent.legs is not None, "only turns that were placed end"
+        return sent.legs

@@ -13,7 +13,9 @@ from bench.simulate.cluster import Cluster, Engines, misjudge, parse_topology
 from bench.simulate.figures import Price, figures
 from bench.simulate.generated import fork, programbench
 from bench.simulate.machine import load_accelerator, load_model
-from bench.simulate.simulation import Outcome, Settings, Simulation
+from bench.simulate.outcome import Outcome
+from bench.simulate.settings import Settings
+from bench.simulate.simulation import Simulation
 from bench.simulate.workload import Call, SessionPlan, ThreadPlan, Workload
 from costmodel.params import PolicyParams
 from costmodel.policies import REGISTRY

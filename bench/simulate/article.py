@@ -1,0 +1,90 @@
+"""`loadback sim exp1`, `exp2` and `grid`: the UMBP article's experiments and what they hang on."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from bench.simulate.console import configurations, guards_of, run_shown, show, told_errors, words
+from bench.simulate.experiments import Choice, exp1_experiments, exp2_experiments
+from bench.simulate.grid import grid as build_grid
+from bench.simulate.options import AsJson, Configs, Cost, Hardware, Hindsight, Horizon, Jobs, Mfu, Model, OnePolicy, Out, Seed
+from bench.simulate.runner import Run
+from bench.simulate.table import result_table
+
+
+def exp1(
+    policy: OnePolicy = "cost",
+    configs: Configs = "A,B,C",
+    seed: Seed = 1,
+    as_json: AsJson = False,
+    jobs: Jobs = 0,
+    hardware: Hardware = "",
+    model: Model = "",
+    horizon_s: Horizon = 0,
+    mfu: Mfu = 0,
+    cost: Cost = "",
+    hindsight: Hindsight = 0,
+    out: Out = None,
+) -> None:
+    """The UMBP article's Experiment 1: 1P2D, 128 sessions, L2 alone (A), L2 and L3 (B), with loadback prefetch (C).
+
+    [bold]Example[/bold]
+
+      loadback sim exp1 --json
+    """
+    with told_errors():
+        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight)
+        configurations(exp1_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json, out)
+
+
+def exp2(
+    policy: OnePolicy = "cost",
+    configs: Configs = "A,B",
+    seed: Seed = 1,
+    as_json: AsJson = False,
+    jobs: Jobs = 0,
+    hardware: Hardware = "",
+    model: Model = "",
+    horizon_s: Horizon = 0,
+    mfu: Mfu = 0,
+    cost: Cost = "",
+    hindsight: Hindsight = 0,
+    out: Out = None,
+) -> None:
+    """The UMBP article's Experiment 2: 2P1D, rotation, forced migration, L2 alone (A), L2 and L3 (B).
+
+    [bold]Example[/bold]
+
+      loadback sim exp2 --json
+    """
+    with told_errors():
+        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight)
+        configurations(exp2_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json, out)
+
+
+def grid(
+    configs: Configs = "A,B,C",
+    full: Annotated[bool, typer.Option("--full", help="All with all, 36 points, instead of one varied at a time.")] = False,
+    policy: OnePolicy = "cost",
+    seed: Seed = 1,
+    as_json: AsJson = False,
+    jobs: Jobs = 0,
+    horizon_s: Horizon = 1_200,
+) -> None:
+    """Experiment 1 under other assumptions: TP 4 and 8, KV in fp8 and bf16, HBM x0.5, 1 and 2, MFU -50 % and +50 %.
+
+    [bold]Example[/bold]
+
+      loadback sim grid --json
+    """
+    with told_errors():
+        runs: dict[str, Run] = {}
+        for each, experiments in build_grid(Choice(horizon_s=horizon_s), seed, full, words(configs)):
+            runs |= {f"{each.name} {label}": Run(experiment, policy, seed) for label, experiment in experiments.items()}
+        results = run_shown(runs, jobs)
+        show(result_table(f"exp1 grid, {horizon_s:,.0f} s, seed {seed}, {policy}", results))
+    if as_json:
+        print(json.dumps({"experiment": "grid", "seed": seed, "policy": policy, "configs": results}), flush=True)

@@ -1,0 +1,34 @@
+"""Workers that are lost or join while a run goes on."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from costmodel.values import Role, WorkerKey
+
+_ROLES = {"p": Role.PREFILL, "d": Role.DECODE, "u": Role.UNIFIED}
+_CHANGE = re.compile(r"(?P<worker>(?P<role>[pdu])\d+)@(?P<at_s>\d+(\.\d+)?)")
+
+
+class Change(msgspec.Struct, frozen=True):
+    """At `at_s` virtual seconds a worker is lost with its node and all that lies there, or joins with empty caches."""
+
+    at_s: float
+    worker: WorkerKey
+    role: Role
+    joins: bool
+
+
+def parse_changes(text: str, *, joins: bool) -> tuple[Change, ...]:
+    """`p1@600,d0@900`. Raises `ValueError` naming the word that is none."""
+    found = []
+    for word in text.replace(" ", "").split(","):
+        match = _CHANGE.fullmatch(word)
+        if match is None and word:
+            raise ValueError(f"{word!r} is no change of workers: write p1@600 for prefill worker p1 after 600 s")
+        if match is not None:
+            key = WorkerKey(match["worker"])
+            found.append(Change(float(match["at_s"]), key, _ROLES[match["role"]], joins))
+    return tuple(found)

@@ -1,0 +1,30 @@
+"""The options that commands of `loadback sim` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+OnePolicy = Annotated[str, typer.Option(help="The policy that places turns.")]
+Configs = Annotated[str, typer.Option(help="Configurations, separated by commas.")]
+Policies = Annotated[str, typer.Option(help="Names separated by commas, or all.")]
+Seed = Annotated[int, typer.Option(help="Of clients, beliefs and lots.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Policies simulated at once; 0 = one a core.")]
+Topology = Annotated[str, typer.Option(help="1P2D, or 8U for unified workers.")]
+Hardware = Annotated[str, typer.Option(help="A file of configs/hardware, or a path.")]
+Model = Annotated[str, typer.Option(help="A file of configs/models, or a path.")]
+Horizon = Annotated[float, typer.Option(min=0, help="Virtual seconds in which calls are sent; 0 = the experiment's own.")]
+HostGb = Annotated[float | None, typer.Option(min=0, help="L2 in GB of DRAM an accelerator.")]
+Drain = Annotated[float | None, typer.Option(min=0, max=1, help="Share of calls whose last worker is not to be had.")]
+Trace = Annotated[Path | None, typer.Option(help="A trace of your own in the shipped one's format.")]
+Mfu = Annotated[float, typer.Option(min=0, max=1, help="Share of peak compute that prefill reaches; 0 = the frozen value.")]
+Out = Annotated[
+    Path | None, typer.Option(help="A folder for Parquet, plots and a page of all; needs the extra loadback\\[sim].")
+]
+Cost = Annotated[str, typer.Option(help="Guards of the cost policy, as in switch_margin_ms=0,displacement_weight=1.")]
+Hindsight = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of turns for which every other choice is tried, to tell regret in hindsight.")
+]

@@ -1,0 +1,29 @@
+"""What an experiment fixes beside workload and pool."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bench.simulate.churn import Change
+from bench.simulate.clients import Rota
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Lags are how late the gateway hears."""
+
+    horizon_s: float  # no call is sent later
+    warmup_s: float = 0.0  # turns that arrive earlier are not counted
+    concurrency: int = 0  # sessions open at once; 0 = open loop
+    ramp_s: float = 60.0
+    rota: Rota | None = None
+    pin_grow_tokens: int = 0  # forced migration: sessions start on the first prefill and move on after growing by this; 0 = off
+    drain_share: float = 0.0  # of calls whose thread's last prefill worker is not to be had
+    event_lag_ms: float = 20.0
+    load_poll_ms: float = 1_000.0
+    load_lag_ms: float = 10.0
+    prior_error: float = 0.3
+    resume_gap_s: float = 60.0
+    predict_on_route: bool = True  # False: the gateway knows of its own turns what engines report of them
+    prefetch: bool = False  # the planner moves KV ahead of turns; wants a shared pool
+    churn: tuple[Change, ...] = ()
+    hindsight_share: float = 0.0  # of turns after the warm-up for which every other choice is tried

@@ -1,0 +1,67 @@
+"""`loadback sim ablation` and `churn`: what each guard of `cost` is worth, and what a lost worker costs."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from bench.simulate.ablation import ablation_table, build_ablation, deltas
+from bench.simulate.churn import parse_changes
+from bench.simulate.console import compare, guards_of, run_shown, show, told_errors, words
+from bench.simulate.experiments import Choice, weka_experiment
+from bench.simulate.options import AsJson, Cost, Hindsight, Horizon, HostGb, Jobs, Out, Policies, Seed, Topology
+
+_CHURN_POLICIES = "cost,longest_prefix,dynamo,sgl_router,mooncake,smg_cache_aware,sticky,consistent_hash,round_robin"
+
+
+def ablation(
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas: each variant runs under every one.")] = "1,2",
+    experiments: Annotated[str, typer.Option(help="Of weka, fork and mooncake, separated by commas.")] = "weka,fork,mooncake",
+    as_json: AsJson = False,
+    jobs: Jobs = 0,
+    scale: Annotated[float, typer.Option(min=0.1, help="Factor of the experiments' horizons.")] = 1.0,
+) -> None:
+    """Policy cost without one of its guards at a time, on weka with 128 sessions, fork and mooncake, at shortened horizons.
+
+    [bold]Example[/bold]
+
+      loadback sim ablation --json
+    """
+    with told_errors():
+        numbers = [int(word) for word in words(seeds)]
+        runs = build_ablation(words(experiments), numbers, scale)
+        found = deltas(run_shown({run.label: run.run for run in runs}, jobs), runs)
+    show(ablation_table(found, numbers))
+    if as_json:
+        print(json.dumps({"experiment": "ablation", "seeds": numbers, "policy": "cost", "configs": found}), flush=True)
+
+
+def churn(
+    policies: Policies = _CHURN_POLICIES,
+    lose: Annotated[str, typer.Option(help="Workers that are lost, as in p1@900,d0@1000 (virtual seconds).")] = "p0@900",
+    join: Annotated[str, typer.Option(help="Workers that join with empty caches, as in p4@1200.")] = "p4@1200",
+    concurrency: Annotated[int, typer.Option("--concurrency", "-k", min=1, help="Sessions open at once.")] = 128,
+    seed: Seed = 1,
+    as_json: AsJson = False,
+    jobs: Jobs = 0,
+    topology: Topology = "",
+    horizon_s: Horizon = 1_500,
+    host_gb: HostGb = None,
+    cost: Cost = "",
+    hindsight: Hindsight = 0,
+    out: Out = None,
+) -> None:
+    """Recorded Claude Code sessions while a worker is lost with its caches and, later, another joins with none.
+
+    [bold]Examples[/bold]
+
+      loadback sim churn --json
+
+      loadback sim churn --lose d0@900 --join d4@1200 --policies cost,round_robin
+    """
+    with told_errors():
+        changes = parse_changes(lose, joins=False) + parse_changes(join, joins=True)
+        choice = Choice(topology, "", "", 0, horizon_s, host_gb, cost=guards_of(cost), churn=changes, hindsight=hindsight)
+        compare(weka_experiment(choice, seed, concurrency, name="churn"), policies, seed, jobs, as_json, out)

@@ -1,0 +1,101 @@
+"""Workers that are lost and join: no turn is lost with them, caches are, and nobody is sent where nobody is."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from bench.simulate.churn import Change, parse_changes
+from bench.simulate.cluster import Cluster, Engines, parse_topology
+from bench.simulate.generated import programbench
+from bench.simulate.machine import load_accelerator, load_model
+from bench.simulate.outcome import Outcome
+from bench.simulate.settings import Settings
+from bench.simulate.simulation import Simulation
+from costmodel.params import PolicyParams
+from costmodel.policies import REGISTRY
+from costmodel.roofline import Deployment
+from costmodel.values import Role, WorkerKey
+
+SETTINGS = Settings(horizon_s=60, concurrency=12, ramp_s=10)
+
+
+def simulate(policy: str, changes: tuple[Change, ...], topology: str = "2P2D", **engines: object) -> Outcome:
+    deployment = Deployment(8, "fp8", "fp4", 1.0, memory_fraction=0.6, host_gb_per_accelerator=16)
+    settings = msgspec.structs.replace(Engines(), **engines)
+    cluster = Cluster(parse_topology(topology), load_accelerator("h200"), load_model("kimi-k2"), deployment, settings)
+    workload = programbench(16, random.Random(5), context_tokens=100_000)
+    run = msgspec.structs.replace(SETTINGS, churn=changes)
+    return Simulation(workload, cluster, REGISTRY[policy](PolicyParams()), run, seed=3).run()
+
+
+def changes(lose: str = "", join: str = "") -> tuple[Change, ...]:
+    return parse_changes(lose, joins=False) + parse_changes(join, joins=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", sorted(REGISTRY))
+def test_every_policy_lives_with_it(policy: str) -> None:
+    outcome = simulate(policy, changes("p0@20,d1@25", "p5@35,d5@40"))
+    assert (outcome.unfinished, outcome.given_up) == (0, 0)
+    assert len(outcome.served) == len(outcome.decisions) - outcome.rerouted - outcome.broken
+    for at_ms, _, prefill, decode in outcome.decisions:
+        assert (prefill != WorkerKey("p0")) or at_ms <= 20_000
+        assert (decode != WorkerKey("d1")) or at_ms <= 25_000
+
+
+@pytest.mark.parametrize("topology", ["2P2D", "3U"])
+def test_turns_of_a_lost_worker_are_served_elsewhere(topology: str) -> None:
+    lost = WorkerKey("d0" if topology == "2P2D" else "u0")
+    before = simulate("round_robin", (), topology)
+    busy_ms = max(t.first_ms + (t.ended_ms - t.first_ms) / 2 for t in before.served[:20] if t.decode == lost)
+    outcome = simulate("round_robin", changes(f"{lost.worker_id}@{busy_ms / 1000:.3f}"), topology)
+    assert outcome.broken >= 1, "a stream that had begun broke, and its client called again"
+    assert len(outcome.served) == len(outcome.decisions) - outcome.rerouted - outcome.broken
+    again = [t for t in outcome.served if t.arrived_ms < busy_ms < t.first_ms]
+    assert again
+    assert all(t.decode != lost for t in again)
+
+
+def test_what_has_not_begun_to_stream_is_sent_elsewhere_at_once() -> None:
+    before = simulate("round_robin", ())
+    turn = next(t for t in before.served if t.prefill == WorkerKey("p0"))
+    middle_ms = (turn.arrived_ms + turn.first_ms) / 2
+    outcome = simulate("round_robin", changes(f"p0@{middle_ms / 1000:.6f}"))
+    assert outcome.rerouted >= 1
+    again = next(t for t in outcome.served if t.arrived_ms == turn.arrived_ms)
+    assert again.prefill == WorkerKey("p1")
+    assert again.first_ms > turn.first_ms, "its time counts from when the client first asked"
+
+
+def test_a_thread_whose_worker_was_lost_makes_a_first_call() -> None:
+    outcome = simulate("sticky", changes("p0@30"))
+    moved = [t for t in outcome.served if t.first_call and t.arrived_ms > 30_000 and t.prompt_tokens > 15_000]
+    assert moved
+    assert {t.prefill for t in moved} == {WorkerKey("p1")}
+
+
+def test_a_joining_worker_is_used_and_begins_empty() -> None:
+    outcome = simulate("least_load", changes("", "p7@20"))
+    there = [t for t in outcome.served if t.prefill == WorkerKey("p7")]
+    assert there
+    assert min(there, key=lambda turn: turn.arrived_ms).cached_tokens == 0
+    assert all(t.arrived_ms >= 20_000 for t in there)
+
+
+def test_a_lost_node_takes_its_share_of_the_pool_along() -> None:
+    outcome = simulate("round_robin", changes("p0@30", "p0@45"), pool_gb_per_accelerator=8.0)
+    assert outcome.unfinished == 0
+    assert [t for t in outcome.served if t.prefill == WorkerKey("p0") and t.arrived_ms > 45_000]
+
+
+def test_changes_are_read_from_words() -> None:
+    assert parse_changes("p1@600, d0@9.5", joins=False) == (
+        Change(600.0, WorkerKey("p1"), Role.PREFILL, False),
+        Change(9.5, WorkerKey("d0"), Role.DECODE, False),
+    )
+    assert parse_changes("", joins=True) == ()
+    with pytest.raises(ValueError, match="p1@600"):
+        parse_changes("worker1@5", joins=False)
