@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from bench.simulate.agenda import Agenda
+from bench.simulate.leaping_engine import LeapingEngine
 from bench.simulate.shared_pool import NodePool, SharedPool
 from costmodel.values import Link, WorkerKey
 from engine_adapters.base import LoadReport
@@ -80,7 +81,8 @@ class EnginePool:
         if self._pool is not None and self._l3 is not None and params.role is not EngineRole.DECODE:
             self._pool.add(key.worker_id)
             node_pool = NodePool(self._pool, key.worker_id, self._l3.local, self._l3.remote)
-        self.models[key] = EngineModel(params, node_pool)
+        leaps = params.role is EngineRole.DECODE and not params.keeps_cache
+        self.models[key] = LeapingEngine(params, node_pool) if leaps else EngineModel(params, node_pool)
         self._due[key] = None
 
     def lose(self, key: WorkerKey) -> list[str]:
@@ -146,6 +148,9 @@ class EnginePool:
     def report(self, key: WorkerKey) -> LoadReport:
         """What `/v1/loads` would say now."""
         model = self.models[key]
+        if isinstance(model, LeapingEngine):
+            model.settle(self._agenda.now_ms)
+            self._pump(key)
         return load_report(model.load(), model.params)
 
     def moved_bytes(self) -> dict[str, float]:
