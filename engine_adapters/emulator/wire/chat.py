@@ -13,6 +13,7 @@ from engine_adapters.emulator.reply.plan import CALL_MARKER, SUBMIT_MARK, ReplyR
 from engine_adapters.emulator.reply.tools import OfferedTool, ToolKind
 from engine_adapters.emulator.wire.chat_stream import ChatStream
 from engine_adapters.emulator.wire.errors import BadRequest, invalid, openai_refusal, parse_object
+from engine_adapters.emulator.wire.known_pieces import KnownPieces
 from engine_adapters.emulator.wire.logprobs import chat_logprobs
 from engine_adapters.emulator.wire.sampling import Sampling, integer, wanted_schema, with_overrides
 from engine_adapters.emulator.wire.usage import cached_details, metadata, usage
@@ -32,6 +33,7 @@ class ChatDialect:
         self._sampling = sampling
         self._template = template
         self._tokenizer = tokenizer
+        self._pieces = KnownPieces(tokenizer)
         self._cache_report = cache_report
 
     def parse(self, body: bytes, headers: Mapping[str, str]) -> ChatCall:
@@ -70,7 +72,7 @@ class ChatDialect:
             text = render_chat(self._template, request)
         except (ValueError, KeyError, TypeError) as error:
             raise BadRequest(str(error), "BadRequest") from error
-        return tuple(self._tokenizer.encode_prompt(text))
+        return self._pieces.encode_prompt(text)
 
     def refusal(self, error: BadRequest | Failure) -> tuple[int, dict[str, Any]]:
         return error.status, openai_refusal(error)
