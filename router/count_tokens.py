@@ -28,11 +28,7 @@ async def count_tokens(fleet: Fleet, http: httpx.AsyncClient, body: bytes, now_m
     pool = fleet.pool_for(model)
     if PATH not in pool.adapter.serves:
         raise NotServed(f"pool {pool.name!r} ({pool.adapter.kind.value}) does not serve {PATH}")
-    worker = min(
-        (worker for worker in pool.workers.values() if worker.takes_turns(now_ms)),
-        key=lambda candidate: candidate.inflight,
-        default=None,
-    )
+    worker = min(pool.able(now_ms), key=lambda candidate: candidate.inflight, default=None)
     if worker is None:
         raise NoWorker(f"no worker of pool {pool.name!r} is ready")
     return await _ask(worker, http, body)

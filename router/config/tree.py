@@ -218,7 +218,6 @@ class RetryConfig(Section):
     max_tries: Annotated[int, Field(ge=1, le=10)] = 3
     budget_ratio: Annotated[float, Field(ge=0, le=1)] = 0.2
     budget_floor: Annotated[int, Field(ge=0)] = 10  # retries always allowed in a 10 s window
-    busy_wait_s: Annotated[float, Field(ge=0)] = 0.0
 
 
 class BreakerConfig(Section):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 from costmodel.policies import REGISTRY
 from costmodel.policies.base import Policy
 from costmodel.values import Role, Tier, WorkerKey
@@ -62,6 +64,16 @@ class Pool:
 
     def with_role(self, role: Role) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.role is role]
+
+    def able(self, now_ms: float, failed: AbstractSet[str] = frozenset()) -> list[Worker]:
+        """Workers but `failed` that may be sent a turn. In a role of which there is none, those whose breaker is open only for
+        what they answered: bad requests must not take a whole pool away from good ones."""
+        left = [worker for worker in self.workers.values() if worker.worker_id not in failed]
+        able = [worker for worker in left if worker.takes_turns(now_ms)]
+        if len(able) == len(left):
+            return able
+        roles = {worker.role for worker in able}
+        return able + [worker for worker in left if worker.role not in roles and worker.takes_turns_in_need]
 
     @property
     def missing_roles(self) -> list[Role]:

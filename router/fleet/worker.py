@@ -82,6 +82,11 @@ class Worker:
     def takes_turns(self, now_ms: float) -> bool:
         return self.state is WorkerState.READY and self.breaker.allows(now_ms)
 
+    @property
+    def takes_turns_in_need(self) -> bool:
+        """Where no other of its role is left: its breaker may be open, if it was not for want of an answer."""
+        return self.state is WorkerState.READY and self.breaker.answers
+
     def restarted(self, report: LoadReport) -> bool:
         """Whether an engine's counters say that it is not the process that the last report came from."""
         before = self.ranks[report.dp_rank].report if 0 <= report.dp_rank < len(self.ranks) else None

@@ -21,6 +21,7 @@ from router.turn.locate import Assumed
 from router.turn.observe import StreamObserver
 from router.turn.place import Placement
 from router.turn.port import ReplyPort
+from router.turn.suspects import Suspects
 from router.wire.exchange import Exchange
 from router.wire.head import Header, end_to_end
 
@@ -80,6 +81,7 @@ class Attempt:
         self._on_result = on_result
         self._abort_on = abort_on
         self.assumed: Sequence[Assumed] = ()  # to be taken back if the prompt is never computed
+        self.suspects: Suspects | None = None  # of the tries before
         self.prefilled = False  # the prefill leg is done, or a first event came
         self._exchanges: list[Exchange] = []
         self._over = False
@@ -165,6 +167,7 @@ class Attempt:
         self.prefilled = True
         self.first_event_ms = self._clock()
         self.prefill_ledger.settle_prefill(self._turn_id, self.first_event_ms)
+        self._clear_suspicion(self.first_event_ms)
         self._port.start_stream(end_to_end(headers, _DROPPED_REPLY_HEADERS) + self._reply_headers)
 
     def _stream_merged(self, events: bytes) -> None:
@@ -211,9 +214,15 @@ class Attempt:
     def overdue(self) -> bool:
         return self._clock() - self.dispatched_ms > self._first_event_ms
 
+    def _clear_suspicion(self, now_ms: float) -> None:
+        """This worker serves what others answered with a 5xx."""
+        if self.suspects is not None:
+            self.suspects.another_serves(now_ms)
+
     def _succeed(self) -> None:
         self._over = True
         self._settle(self._clock())
+        self._clear_suspicion(self._clock())
         self.placement.decode.breaker.on_success()
         if self.placement.disaggregated:
             self.placement.prefill.breaker.on_success()

@@ -9,7 +9,7 @@ from random import Random
 
 from router.clock import Clock
 from router.config.tree import Config
-from router.errors import ConnectFailed, EngineBusy, EngineDied, EngineError, GatewayError, StaleConnection
+from router.errors import ConnectFailed, EngineBusy, EngineDied, EngineError, EngineStatus, GatewayError, StaleConnection
 from router.fleet.aborter import Aborter
 from router.fleet.pool import Pool
 from router.threads.sighting import Sighting
@@ -109,6 +109,7 @@ class Dispatcher:
             on_result=on_result,
             abort_on=lambda worker: self._aborter.abort(worker, rid),
         )
+        attempt.suspects = turn.suspects
         turn.attempt = attempt
         legs = build_legs(turn, placement, rid, self._rng, hide_client_key=self._hide_client_key, override=override)
         attempt.assumed = assume(pool, sighting, placement, located, now_ms)
@@ -145,12 +146,16 @@ class Dispatcher:
         )
 
     def count(self, turn: Turn, failed: Failed) -> None:
-        """Only what is the engine's own fault reaches its breaker: neither back-pressure nor a bad request."""
+        """Only what is the engine's own fault reaches its breaker: neither back-pressure nor a bad request, and a 5xx only when
+        it is known whose fault it is."""
         error = failed.error
         if turn.attempt is not None and not turn.attempt.prefilled:
             retract(turn.pool, turn.attempt.assumed)
         if isinstance(error, EngineError) and not isinstance(error, EngineBusy | StaleConnection):
-            failed.worker.breaker.on_failure(self._clock())
+            if isinstance(error, EngineStatus) and not failed.committed:
+                turn.suspects.add(failed.worker)
+            else:
+                failed.worker.breaker.on_failure(self._clock(), answered=isinstance(error, EngineStatus))
             failed.worker.last_fault = error.message
             failed.worker.doubted.set()
             if isinstance(error, ConnectFailed | EngineDied):

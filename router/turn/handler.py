@@ -138,6 +138,7 @@ class TurnHandler:
 
     def _finish(self, turn: Turn, outcome: Outcome, status: int) -> None:
         now_ms = self._clock()
+        self._metrics.request_faults += turn.suspects.nobody_served(now_ms)
         record = record_of(turn, outcome, status, now_ms)
         learn(turn, record, self._threads, now_ms)
         self.records.add(record)

@@ -32,6 +32,7 @@ class TurnMetrics:
         self.gateway = Histogram()
         self.ttft_error_ms = Histogram()
         self.keep_alives = 0
+        self.request_faults = 0  # turns that several workers answered with a 5xx
         self.crashes = 0  # turns that hit a fault of the gateway in a callback
 
     def kept_alive(self) -> None:
@@ -83,6 +84,7 @@ class GatewayCollector(Collector):
         yield counter(
             "loadback_handler_crashes", "Requests that hit a fault of the gateway", [], {(): self._crashes() + counts.crashes}
         )
+        yield counter("loadback_request_faults", "Turns that several workers failed", [], {(): counts.request_faults})
         yield counter("loadback_keep_alives", "SSE keep-alives sent", [], {(): counts.keep_alives})
 
     def _histograms(self) -> Iterator[Metric]:

@@ -87,9 +87,9 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
 
 
 def _candidates(pool: Pool, failed: AbstractSet[str], now_ms: float) -> list[Worker]:
-    """Ready workers whose breaker lets them through. One that has just refused as too busy is left out while another of its
+    """The workers that may be sent a turn. One that has just refused as too busy is left out while another of its
     role has not."""
-    able = [worker for worker in pool.workers.values() if worker.takes_turns(now_ms) and worker.worker_id not in failed]
+    able = pool.able(now_ms, failed)
     if all(worker.full_until_ms <= now_ms for worker in able):
         return able
     roles = {worker.role for worker in able if worker.full_until_ms <= now_ms}

@@ -12,6 +12,7 @@ from router.prompts.job import PromptJob
 from router.threads.lineage import State
 from router.threads.sighting import Kind, Sighting
 from router.turn.attempt import Attempt
+from router.turn.suspects import Suspects
 from router.wire.request import HotRequest
 
 
@@ -28,6 +29,7 @@ class Turn:
     arrived_at_s: float  # wall clock
     tries: int = 0
     failed: set[str] = field(default_factory=set)  # workers that failed this turn: never tried again
+    suspects: Suspects = field(default_factory=Suspects)  # of its failed workers, those that answered with a 5xx
     attempt: Attempt | None = None  # the running or last try
     prompt: PromptJob | None = None  # its prompt as the engine sees it, where that is derived
 

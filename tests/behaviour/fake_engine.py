@@ -67,11 +67,12 @@ class Received:
 
 @dataclass(slots=True, eq=False)
 class FakeEngine:
-    """`scripts` are used up one a request; then `script` holds. `calls` are the generating requests, in order."""
+    """`faults` come first, then `scripts`, one a request, then `script`. `calls` are the generating requests, in order."""
 
     role: str = "null"
     script: Script = field(default_factory=Script)
     scripts: list[Script] = field(default_factory=list)
+    faults: dict[bytes, Script] = field(default_factory=dict)  # of requests whose body holds the key
     calls: list[Received] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
     other: list[Received] = field(default_factory=list)
@@ -175,7 +176,9 @@ class FakeEngine:
         return 404, b'{"detail":"Not Found"}'
 
     async def _generate(self, path: str, call: Received, writer: asyncio.StreamWriter) -> bool:
-        script = self.scripts.pop(0) if self.scripts else self.script
+        script = next((fault for key, fault in self.faults.items() if key in call.body), None)
+        if script is None:
+            script = self.scripts.pop(0) if self.scripts else self.script
         if script.hang:
             await asyncio.Event().wait()
         if script.drop:

@@ -137,7 +137,7 @@ async def test_retries_have_a_budget(make_stage: StageMaker) -> None:
 
 async def test_no_worker_at_all(make_stage: StageMaker, kind: str) -> None:
     stage = await make_stage(kind, breaker={"failures": 1, "open_s": 60})
-    stage.script(stage.replying, FAILS)
+    stage.script(stage.replying, DROPS)
     assert (await stage.ask()).status == 502
     call = await stage.ask()
     assert call.status == 503

@@ -18,7 +18,7 @@ async def test_a_trial_is_released_when_the_other_leg_fails(make_stage: StageMak
     stage = await make_stage(PD, workers=1, breaker=TRIPPED)
     decode, prefill = stage.replying[0], stage.prefill[0]
     decode.script = Script(status=500)
-    for _ in range(2):
+    for _ in range(4 * TRIPPED["failures"]):
         await stage.ask()
     breaker = next(w.breaker for w in stage.gateway.fleet.workers if w.config.url == decode.url)
     await until(lambda: breaker.state(stage.gateway.clock()) == "half-open", "the breaker half-open")

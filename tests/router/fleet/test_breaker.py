@@ -55,3 +55,23 @@ def test_success_forgets_earlier_failures():
     breaker.on_success()
     breaker.on_failure(2)
     assert breaker.allows(3)
+
+
+def test_what_nobody_served_counts_a_quarter():
+    breaker = make()
+    for _ in range(3 * 4 - 1):
+        breaker.on_doubtful_failure(0)
+    assert breaker.state(1) == "closed"
+    breaker.on_doubtful_failure(0)
+    assert breaker.state(1) == "open"
+    assert breaker.answers
+
+
+def test_a_trial_that_nobody_else_served_may_be_taken_again():
+    breaker = make()
+    for _ in range(3):
+        breaker.on_failure(0)
+    breaker.on_dispatch()
+    breaker.on_doubtful_failure(600)
+    assert breaker.allows(600)
+    assert not breaker.answers
