@@ -1,0 +1,1 @@
+"""How well the simulator's engine model predicts a real server: fitted on some sessions, judged on others."""
