@@ -5,12 +5,14 @@ Nothing here chooses: `cut` picks the restore cut, `score` adds the terms up, th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from costmodel.values import Decode, DecodeRates, Link, Load, PrefillRates, Run, Tier
 
 _L1 = Tier.L1
 _L2 = Tier.L2
+FORWARD_TOKENS = 8192  # of prompts in one forward: SGLang's and vLLM's default on accelerators of 80 GB
 NO_SOURCES: Mapping[str, Link] = {}
 Leg = Tier | str  # of a restore: a tier's link, or that of one source node
 
@@ -18,12 +20,16 @@ Leg = Tier | str  # of a restore: a tier's link, or that of one source node
 def queue_ms(load: Load, rates: PrefillRates) -> float:
     """Time until the worker has computed what is ahead of this turn: as predicted by turn, else at its measured throughput.
 
-    Tokens alone say too little: behind a long context a token costs several times what one at the start does.
+    Tokens alone say too little: behind a long context a token costs several times what one at the start does. Turns that wait
+    are computed together as far as a forward takes them, so that its fixed cost counts once a forward and not once a turn.
     """
     ahead_ms = load.queued_ms
     if ahead_ms is None:
-        ahead_ms = load.queued_uncached_tokens * (rates.queue_ms_per_token or rates.ms_per_token)
-    return ahead_ms
+        return load.queued_uncached_tokens * (rates.queue_ms_per_token or rates.ms_per_token)
+    if load.queued_turns < 2:
+        return ahead_ms
+    forwards = max(1, math.ceil(load.queued_uncached_tokens / FORWARD_TOKENS))
+    return max(0.0, ahead_ms - rates.base_ms * max(0, load.queued_turns - forwards))
 
 
 def link_ms(link: Link, size_bytes: float) -> float:

@@ -67,7 +67,10 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True):
-    """A worker's load: the engine's last report plus what this gateway sent since (predict-on-route)."""
+    """A worker's load: the engine's last report plus what this gateway sent since (predict-on-route).
+
+    Running and waiting requests together are all that a decode engine has; how they part is as old as the report.
+    """
 
     queued_uncached_tokens: float = 0.0  # waiting and in flight, not yet computed
     running_requests: int = 0
@@ -77,6 +80,7 @@ class Load(msgspec.Struct, frozen=True):
     max_running_requests: int = 0  # 0 = unknown
     age_ms: float = 0.0
     queued_ms: float | None = None  # the same work as predicted when it was placed; None = known in tokens only
+    queued_turns: int = 0  # whose predictions make up `queued_ms`, each with a fixed cost of its own
 
 
 class PrefillRates(msgspec.Struct, frozen=True):

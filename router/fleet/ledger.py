@@ -30,6 +30,8 @@ class Ledger:
         "_progress_from_ms",
         "_queued_ms",
         "_report",
+        "_reported_decoding",
+        "_reported_decoding_tokens",
         "_reported_ms",
         "_uncached_tokens",
         "evicted_before_ms",
@@ -44,6 +46,8 @@ class Ledger:
         self._progress_from_ms = 0.0
         self._report: LoadReport | None = None
         self._reported_ms = 0.0
+        self._reported_decoding = 0  # own turns and their tokens when the report came
+        self._reported_decoding_tokens = 0
         self.evicted_before_ms = 0.0  # prompts last served before this are taken for evicted
 
     @property
@@ -93,33 +97,42 @@ class Ledger:
     def reported(self, report: LoadReport, now_ms: float) -> None:
         self._report = report
         self._reported_ms = now_ms
+        self._reported_decoding = len(self._decoding)
+        self._reported_decoding_tokens = self._decoding_tokens
 
     def load(self, now_ms: float, ms_per_token: float) -> Load:
         """The engine's report and the own bookings overlap, so the larger of the two counts, never their sum.
 
         What a report found waiting is worked off like a booking: polls are a second apart, and a long prompt that was waiting
-        then must not drive its own next turn away.
+        then must not drive its own next turn away. What it found decoding has changed since by the own bookings.
         """
         queued = queued_ms = 0.0
-        if self._computing:
+        turns = len(self._computing)
+        if turns:
             queued, queued_ms = self._ahead(now_ms, ms_per_token)
-        report = self._report
+        decoding, report = len(self._decoding), self._report
         if report is None:
-            waits = max(0, len(self._computing) - 1)
-            return Load(queued, len(self._decoding), waits, queued_ms=queued_ms)
-        age_ms, running, decoding = now_ms - self._reported_ms, report.running_requests, len(self._decoding)
+            waits = max(0, turns - 1)
+            return Load(queued, max(0, decoding - waits), waits, queued_ms=queued_ms, queued_turns=turns)
+        age_ms = now_ms - self._reported_ms
         waiting = report.waiting_uncached_tokens or 0.0
         if waiting and ms_per_token > 0:
             waiting = max(0.0, waiting - age_ms / ms_per_token)
+        told = report.running_requests + report.waiting_requests
+        requests = max(decoding, told + decoding - self._reported_decoding)
+        waits = min(report.waiting_requests, requests)
+        if waiting * ms_per_token > queued_ms:
+            queued_ms, turns = waiting * ms_per_token, 0
         return Load(
             max(waiting, queued),
-            max(decoding, running),
-            report.waiting_requests,
-            report.kv_tokens_used,
+            requests - waits,
+            waits,
+            max(0, report.kv_tokens_used + self._decoding_tokens - self._reported_decoding_tokens),
             report.kv_tokens_capacity,
             report.max_running_requests,
             age_ms,
-            max(queued_ms, waiting * ms_per_token),
+            queued_ms,
+            turns,
         )
 
     def _ahead(self, now_ms: float, ms_per_token: float) -> tuple[float, float]:

@@ -33,6 +33,16 @@ def test_queue_drains_at_the_measured_throughput() -> None:
     assert queue_ms(load, PrefillRates(5.0, 0.1, queue_ms_per_token=0.2)) == pytest.approx(200)
 
 
+def test_turns_that_wait_together_share_a_forwards_fixed_cost() -> None:
+    rates = PrefillRates(5.0, 0.1)
+    assert queue_ms(Load(queued_uncached_tokens=50, queued_ms=10.0, queued_turns=1), rates) == 10
+    assert queue_ms(Load(queued_uncached_tokens=150, queued_ms=30.0, queued_turns=3), rates) == 20, (
+        "one forward takes all three"
+    )
+    assert queue_ms(Load(queued_uncached_tokens=20_000, queued_ms=2015.0, queued_turns=3), rates) == 2015, "one each"
+    assert queue_ms(Load(queued_uncached_tokens=0, queued_ms=1.0, queued_turns=9), rates) == 0
+
+
 def test_a_link_is_shared_by_its_flows() -> None:
     assert link_ms(HOST, 1000) == pytest.approx(11)
     assert link_ms(Link(1.0, 100.0, active_flows=3), 1000) == pytest.approx(41)

@@ -90,3 +90,43 @@ def test_decoding_contexts_add_up():
     ledger.settle_decode(1)
     ledger.settle_decode(1)
     assert ledger.decoding_tokens == 300
+
+
+def test_a_report_of_decoding_ages_by_what_was_booked_and_settled_since():
+    ledger = Ledger()
+    for turn in range(4):
+        ledger.book_decode(turn, 1000)
+    ledger.reported(LoadReport(0, 2, 2, kv_tokens_used=2500, kv_tokens_capacity=9000), 0)
+    assert (ledger.load(0, 0.1).running_requests, ledger.load(0, 0.1).waiting_requests) == (2, 2), "four in all, not six"
+    ledger.book_decode(4, 700)
+    ledger.book_decode(5, 300)
+    ledger.settle_decode(0)
+    load = ledger.load(900, 0.1)
+    assert load.running_requests + load.waiting_requests == 5
+    assert load.kv_tokens_used == 2500
+
+
+def test_others_turns_count_beside_the_own():
+    ledger = Ledger()
+    ledger.reported(LoadReport(0, 7, 1, kv_tokens_used=5000), 0)
+    ledger.book_decode(1, 400)
+    load = ledger.load(10, 0.1)
+    assert load.running_requests + load.waiting_requests == 9
+    assert load.kv_tokens_used == 5400
+
+
+def test_without_reports_a_unified_workers_turns_are_counted_once():
+    ledger = Ledger()
+    for turn in range(3):
+        ledger.book_prefill(turn, Work(100, 10.0), 0)
+        ledger.book_decode(turn, 100)
+    load = ledger.load(0, 0.1)
+    assert (load.running_requests + load.waiting_requests, load.queued_turns) == (3, 3)
+
+
+def test_how_many_turns_wait_is_told_only_with_the_own_prediction():
+    ledger = Ledger()
+    ledger.book_prefill(1, Work(100, 10.0), 0)
+    ledger.reported(LoadReport(0, 0, 5, waiting_uncached_tokens=9_000), 0)
+    assert ledger.load(0, 0.1).queued_turns == 0
+    assert ledger.load(900, 0.1).queued_turns == 1
