@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kvtier.prefetch.params import Mode
 from loadback.listening import PortTaken, check_port
 from loadback.terminal import say
 from router.config.load import ConfigError, load_config
@@ -39,6 +40,8 @@ def serve(
         raise typer.Exit(1) from error
     if check:
         Console().print(summary(tree))
+        for line in beside_turns(tree):
+            print(line)
         for line in missing_folders(tree):
             say(line)
         raise typer.Exit(0)
@@ -65,6 +68,17 @@ def missing_folders(tree: Config) -> list[str]:
 def with_address(tree: Config, host: str | None, port: int | None) -> Config:
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     return tree.model_copy(update={"listen": tree.listen.model_copy(update=given)})
+
+
+def beside_turns(tree: Config) -> list[str]:
+    """What runs beside the turns, a line each."""
+    agents = ", ".join(f"{peer.node} at {peer.host}:{peer.port}" for peer in tree.agents)
+    prefetch = f"prefetch: {tree.prefetch.mode.value}"
+    if tree.prefetch.mode is not Mode.OFF:
+        prefetch += f", triggers {', '.join(tree.prefetch.triggers) or 'none'}"
+        prefetch += "" if tree.prefetch.warm else ", without warm requests"
+    umbp = f"master of UMBP on {tree.umbp.host}:{tree.umbp.port}" if tree.umbp is not None else "no master"
+    return [f"agents: {agents or 'none'}", prefetch, f"umbp: {umbp}"]
 
 
 def summary(tree: Config) -> Table:

@@ -8,6 +8,7 @@ GatewayError
 │   ├── HeadTooLarge            431
 │   ├── Unauthorized            401
 │   ├── NotServed               404  no engine of this pool answers that path
+│   ├── PrefetchDisabled        409  the configuration allows no explicit prefetch
 │   └── ClientFault             4xx  the engine refused the request itself
 ├── NoCapacity                  503  nothing can take the turn now; carries Retry-After
 │   ├── QueueFull               429  the bounded queue is full
@@ -75,6 +76,11 @@ class Unauthorized(BadRequest):
 class NotServed(BadRequest):
     status = 404
     code = "path_not_served"
+
+
+class PrefetchDisabled(BadRequest):
+    status = 409
+    code = "prefetch_disabled"
 
 
 class ClientFault(BadRequest):

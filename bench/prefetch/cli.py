@@ -92,7 +92,8 @@ def _show(outcome: Outcome, engine: str, as_json_line: bool) -> None:
     for name, field in (("first call TTFT ms", "first_call_ttft_ms"), ("later call TTFT ms", "later_call_ttft_ms")):
         table.add_row(name, *(_spread([getattr(trial, field) for trial in outcome.of(arm)]) for arm in ARMS))
     table.add_row("cached, by tier", *(str(outcome.of(arm)[-1].cached_by_tier) for arm in ARMS))
-    table.add_row("moved of planned bytes", *(_bytes(outcome, arm) for arm in ARMS))
+    table.add_row("staged of planned bytes", *(_bytes(outcome, arm) for arm in ARMS))
+    table.add_row("warmed bytes", *(str(sum(trial.warmed_bytes for trial in outcome.of(arm))) for arm in ARMS))
     Console().print(table)
     if as_json_line:
         print(json.dumps({"engine": engine, **as_json(outcome)}), flush=True)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from array import array
 from functools import partial
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Request
-from pydantic import Field, ValidationError, model_validator
+from msgspec import Meta, Raw
 
 from costmodel.values import Role, WorkerKey
 from engine_adapters.base import EngineInfo
-from kvtier.page.key import join_digests
-from kvtier.prefetch.events import Asked, CancelJob
+from kvtier.prefetch.events import Asked, CancelJob, Trigger
 from kvtier.prefetch.job import Job
+from kvtier.prefetch.params import Mode, PrefetchParams
 from router.auth import check_client
 from router.clock import Clock
-from router.config.tree import Section
-from router.errors import BadRequest, NotServed
+from router.errors import BadRequest, NotServed, PrefetchDisabled, QueueFull
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
-from router.kv_fields import Name, PageHashes, TokenIds
+from router.kv_fields import Name, NamesPrompt, page_digests, read_body, token_ids
 from router.prefetch.build import Prefetch
 from router.prefetch.subjects import Named, named_by_ids
 from router.prompts.reader import Ask
@@ -31,27 +32,17 @@ _CHAT = "/v1/chat/completions"
 _PREFIX = "pf-"
 
 
-class PrefetchBody(Section):
-    """Body of `POST /v1/kv/prefetch`: exactly one of `thread`, `messages`, `tokens` and `hashes`."""
+class PrefetchBody(NamesPrompt):
+    """Body of `POST /v1/kv/prefetch`."""
 
-    thread: Name | None = None
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None  # with `messages`
-    tokens: TokenIds | None = None
-    hashes: PageHashes | None = None
-    model: Name | None = None  # needed with all but `thread` where several pools serve
-    cache_salt: Name | None = None
+    messages: Raw = Raw(b"null")
+    tools: Raw = Raw(b"null")  # with `messages`
     worker: Name | None = None  # `name` or `name#rank`; absent, the policy chooses
-    deadline_ms: Annotated[float, Field(gt=0, le=3_600_000)] = 30_000.0  # from now
-    priority: Annotated[int, Field(ge=-100, le=100)] = 0
-    max_bytes: Annotated[int, Field(ge=0)] = 0
+    deadline_ms: Annotated[float, Meta(gt=0, le=3_600_000)] = 30_000.0  # from now
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    max_bytes: Annotated[int, Meta(ge=0)] = 0
 
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        given = [name for name in ("thread", "messages", "tokens", "hashes") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"give exactly one of thread, messages, tokens, hashes, not {', '.join(given) or 'none'}")
-        return self
+    subjects = ("thread", "messages", "tokens", "hashes")
 
 
 class PrefetchApi:
@@ -64,7 +55,8 @@ class PrefetchApi:
         self._clock = clock
 
     async def ask(self, body: PrefetchBody) -> dict[str, object]:
-        """Raises `BadRequest` for what cannot be known; what cannot be done is a job that has failed."""
+        """Raises `BadRequest` for what cannot be known, `PrefetchDisabled`; what cannot be done is a job that has failed."""
+        _require_enabled(self._prefetch.prefetcher.planner.params)
         subject = body.thread if body.thread is not None else self._prefetch.subjects.name(await self._named(body))
         prefetcher = self._prefetch.prefetcher
         job_id = prefetcher.planner.new_job()
@@ -91,35 +83,36 @@ class PrefetchApi:
     async def _named(self, body: PrefetchBody) -> Named:
         pool = self._pool(body.model)
         info = _engine_of(pool)
-        if body.hashes is not None:
-            try:
-                return Named(pool, join_digests(body.hashes), info.page_size)
-            except ValueError as error:
-                raise BadRequest(str(error), param="hashes") from error
-        ids = body.tokens if body.tokens is not None else await self._rendered(pool, info, body)
-        return named_by_ids(pool, info, ids, body.cache_salt)
+        if body.has("hashes"):
+            return Named(pool, await page_digests(body.hashes), info.page_size)
+        ids = await token_ids(body.tokens) if body.has("tokens") else await self._rendered(pool, info, body)
+        return await asyncio.to_thread(named_by_ids, pool, info, ids, body.cache_salt)
 
     def _pool(self, model: str | None) -> Pool:
         pools = list(self._fleet.pools.values())
         return pools[0] if model is None and len(pools) == 1 else self._fleet.pool_for(model or "")
 
-    async def _rendered(self, pool: Pool, info: EngineInfo, body: PrefetchBody) -> list[int]:
-        """The token ids of a chat, as its engine makes them."""
+    async def _rendered(self, pool: Pool, info: EngineInfo, body: PrefetchBody) -> array[int]:
+        """The token ids of a chat, as its engine makes them. Raises `QueueFull` as well."""
         prompts = self._extender.pools.get(pool.name)
         if prompts is None or prompts.reader is None:
             raise BadRequest(f"pool {pool.name!r} has no tokenizer (`prompt`): send `tokens`", param="messages")
         chat: dict[str, object] = {"model": body.model or "", "messages": body.messages}
-        if body.tools is not None:
+        if body.has("tools"):
             chat["tools"] = body.tools
         ask = Ask(f"{_PREFIX}rendered", None, _CHAT, msgspec.json.encode(chat), info, body.cache_salt)
+        if not prompts.take_room(len(ask.body)):
+            raise QueueFull("too many prompts are being made, or this one is too large (`prompt.queue_bytes`)")
         try:
             prompt = await prompts.run(partial(prompts.reader.extend, ask))
         except (ValueError, TypeError, LookupError, AttributeError) as error:  # what a template makes of odd messages
             raise BadRequest(f"the prompt cannot be derived: {error!r:.300}", param="messages") from error
+        finally:
+            prompts.give_room(len(ask.body))
         ids = prompt.state.exact_ids if prompt.state is not None else None
         if ids is None:
             raise BadRequest("token ids are not kept (`prompt.keep_ids`): send `tokens`", param="messages")
-        return list(ids)
+        return ids
 
     def _worker(self, body: PrefetchBody) -> WorkerKey | None:
         if body.worker is None:
@@ -159,6 +152,13 @@ class PrefetchApi:
         }
 
 
+def _require_enabled(params: PrefetchParams) -> None:
+    if params.mode is not Mode.ON:
+        raise PrefetchDisabled(f"nothing is prefetched: prefetch.mode is {params.mode.value}")
+    if Trigger.EXPLICIT not in params.triggers:
+        raise PrefetchDisabled(f"nothing is prefetched when asked: prefetch.triggers leaves out {Trigger.EXPLICIT.value}")
+
+
 def _number(digits: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
@@ -169,7 +169,7 @@ def prefetch_router(api: PrefetchApi, api_keys: tuple[str, ...]) -> APIRouter:
     @router.post(PATH, status_code=202)
     async def ask(request: Request) -> dict[str, object]:
         check_client(request.headers.raw, api_keys)
-        return await api.ask(_parse(await request.body()))
+        return await api.ask(await read_body(request, PrefetchBody))
 
     @router.get(PATH + "/{handle}")
     async def get(request: Request, handle: str) -> dict[str, object]:
@@ -190,15 +190,6 @@ def prefetch_router(api: PrefetchApi, api_keys: tuple[str, ...]) -> APIRouter:
         return api.gone(thread)
 
     return router
-
-
-def _parse(raw: bytes) -> PrefetchBody:
-    try:
-        return PrefetchBody.model_validate_json(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(map(str, first["loc"]))
-        raise BadRequest(f"{path}: {first['msg']}" if path else str(first["msg"]), param=path or None) from error
 
 
 def _engine_of(pool: Pool) -> EngineInfo:

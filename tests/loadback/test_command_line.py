@@ -51,6 +51,25 @@ def test_check_tells_what_the_file_says(tmp_path: Path) -> None:
     assert "u0" in text
 
 
+def test_check_tells_what_runs_beside_the_turns(tmp_path: Path) -> None:
+    file = tmp_path / "good.yaml"
+    file.write_text(GOOD)
+    lines = invoke("serve", "--config", str(file), "--check")[1].splitlines()
+    assert lines[-3:] == ["agents: none", "prefetch: disabled", "umbp: no master"]
+    file.write_text(
+        GOOD
+        + "agents: [{node: a, host: h, port: 7}]\n"
+        + "prefetch: {mode: dry_run, triggers: [decision, explicit], warm: false}\n"
+        + "umbp: {port: 9}\n"
+    )
+    lines = invoke("serve", "--config", str(file), "--check")[1].splitlines()
+    assert lines[-3:] == [
+        "agents: a at h:7",
+        "prefetch: dry_run, triggers decision, explicit, without warm requests",
+        "umbp: master of UMBP on 127.0.0.1:9",
+    ]
+
+
 def test_check_names_every_fault_with_file_and_key(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("pools:\n  - unified: [{url: 'ftp://x'}]\npolicy: {nme: cost}\n")

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from prefetch_stage import EAGER, MODEL, PAGE, PAGE_BYTES, SPACE, Stage, digests_of, prefetch_stage, until
@@ -19,6 +20,7 @@ from kvtier.hashing.sglang import event_id
 from kvtier.index.events import BlocksStored
 from kvtier.index.source_key import NodeKey
 from kvtier.prefetch.events import Trigger
+from router.app import build_app, build_routes
 from router.clock import system_clock
 from router.config.tree import Config
 from router.gateway import Gateway
@@ -104,10 +106,25 @@ async def test_what_makes_no_sense_is_refused_with_its_name(tmp_path: Path, body
         assert (await stage.http.get("/v1/kv/prefetch/pf-99")).status_code == 404
 
 
-async def test_switched_off_it_says_so_and_hooks_are_not_there(tmp_path: Path) -> None:
-    async with prefetch_stage(tmp_path, prefetch={"mode": "dry_run"}) as stage:
-        asked = await stage.ask(tokens=IDS, model=MODEL)
-        assert (asked["state"], asked["reason"]) == ("failed", "disabled")
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"mode": "dry_run"}, "prefetch.mode is dry_run"),
+        ({"mode": "disabled"}, "prefetch.mode is disabled"),
+        ({"triggers": ["tool_call"]}, "prefetch.triggers"),
+    ],
+)
+async def test_switched_off_it_names_the_key(section: dict[str, Any], key: str) -> None:
+    async with _gateway({**EAGER, **section}) as gateway:
+        transport = httpx.ASGITransport(build_app(gateway, build_routes(gateway)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+            reply = await http.post("/v1/kv/prefetch", json={"tokens": IDS, "model": MODEL})
+    assert reply.status_code == 409
+    error = reply.json()["error"]
+    assert (error["code"], key in error["message"]) == ("prefetch_disabled", True)
+
+
+async def test_switched_off_hooks_are_not_there() -> None:
     async with _gateway({**EAGER, "mode": "disabled"}) as gateway:
         assert gateway.dispatcher._watcher is None
 
