@@ -10,7 +10,22 @@ import typer
 from bench.simulate.console import configurations, guards_of, run_shown, show, told_errors, words
 from bench.simulate.experiments import Choice, exp1_experiments, exp2_experiments
 from bench.simulate.grid import grid as build_grid
-from bench.simulate.options import AsJson, Configs, Cost, Hardware, Hindsight, Horizon, Jobs, Mfu, Model, OnePolicy, Out, Seed
+from bench.simulate.options import (
+    AsJson,
+    Configs,
+    Cost,
+    Hardware,
+    Hindsight,
+    Horizon,
+    Jobs,
+    Mfu,
+    Model,
+    OnePolicy,
+    Out,
+    Prefetch,
+    Seed,
+)
+from bench.simulate.prefetch_arms import prefetch_arms
 from bench.simulate.runner import Run
 from bench.simulate.table import result_table
 
@@ -28,6 +43,7 @@ def exp1(
     cost: Cost = "",
     hindsight: Hindsight = 0,
     out: Out = None,
+    prefetch: Prefetch = "",
 ) -> None:
     """The UMBP article's Experiment 1: 1P2D, 128 sessions, L2 alone (A), L2 and L3 (B), with loadback prefetch (C).
 
@@ -37,7 +53,10 @@ def exp1(
     """
     with told_errors():
         choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight)
-        configurations(exp1_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json, out)
+        experiments = exp1_experiments(choice, seed, words(configs))
+        if prefetch:
+            experiments = prefetch_arms(experiments, words(prefetch))
+        configurations(experiments, policy, seed, jobs, as_json, out)
 
 
 def exp2(
@@ -53,6 +72,7 @@ def exp2(
     cost: Cost = "",
     hindsight: Hindsight = 0,
     out: Out = None,
+    prefetch: Prefetch = "",
 ) -> None:
     """The UMBP article's Experiment 2: 2P1D, rotation, forced migration, L2 alone (A), L2 and L3 (B).
 
@@ -62,7 +82,10 @@ def exp2(
     """
     with told_errors():
         choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight)
-        configurations(exp2_experiments(choice, seed, words(configs)), policy, seed, jobs, as_json, out)
+        experiments = exp2_experiments(choice, seed, words(configs))
+        if prefetch:
+            experiments = prefetch_arms(experiments, words(prefetch))
+        configurations(experiments, policy, seed, jobs, as_json, out)
 
 
 def grid(

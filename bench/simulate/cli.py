@@ -15,7 +15,6 @@ from bench.simulate.experiments import (
     Choice,
     fork_experiment,
     mooncake_experiment,
-    prefetch_experiments,
     scale_experiment,
     weka_experiment,
 )
@@ -31,10 +30,12 @@ from bench.simulate.options import (
     Model,
     Out,
     Policies,
+    Prefetch,
     Seed,
     Topology,
     Trace,
 )
+from bench.simulate.prefetch_arms import pooled, prefetch_arms
 from bench.simulate.runner import Run
 from bench.simulate.table import result_table
 from bench.simulate.trials import ablation, churn
@@ -66,7 +67,7 @@ def weka(
     cost: Cost = "",
     hindsight: Hindsight = 0,
     out: Out = None,
-    prefetch: Annotated[str, typer.Option(help="on, off or both: one policy with a shared pool, with and without it.")] = "",
+    prefetch: Prefetch = "",
 ) -> None:
     """Recorded Claude Code sessions, closed loop: gaps and tool times as recorded, service time floats.
 
@@ -76,7 +77,7 @@ def weka(
 
       loadback sim weka -k 128 --topology 8P4D --policies cost,round_robin
 
-      loadback sim weka --prefetch on,off
+      loadback sim weka --prefetch on,off,tool_call
     """
     with told_errors():
         guards = guards_of(cost)
@@ -97,7 +98,8 @@ def weka(
         experiment = weka_experiment(choice, seed, concurrency)
         if prefetch:
             one = "cost" if policies == "all" else policies
-            configurations(prefetch_experiments(experiment, words(prefetch)), one, seed, jobs, as_json, out)
+            arms = prefetch_arms({"": pooled(experiment)}, words(prefetch))
+            configurations(arms, one, seed, jobs, as_json, out, key="prefetch")
         else:
             compare(experiment, policies, seed, jobs, as_json, out)
 
@@ -157,6 +159,7 @@ def fork(
     cost: Cost = "",
     hindsight: Hindsight = 0,
     out: Out = None,
+    prefetch: Prefetch = "",
 ) -> None:
     """Bursts of 43 subagents over one prefix of 40k tokens.
 
@@ -166,7 +169,15 @@ def fork(
     """
     with told_errors():
         choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, cost=guards_of(cost), hindsight=hindsight)
-        compare(fork_experiment(choice, seed), policies, seed, jobs, as_json, out)
+        if prefetch and host_gb is None:
+            choice = msgspec.structs.replace(choice, host_gb=PREFETCH_HOST_GB)
+        experiment = fork_experiment(choice, seed)
+        if prefetch:
+            one = "cost" if policies == "all" else policies
+            arms = prefetch_arms({"": pooled(experiment)}, words(prefetch))
+            configurations(arms, one, seed, jobs, as_json, out, key="prefetch")
+        else:
+            compare(experiment, policies, seed, jobs, as_json, out)
 
 
 def scale(

@@ -19,6 +19,7 @@ from rich.table import Table
 from bench.simulate.columns import ExtraMissing, require_extra
 from bench.simulate.experiments import Experiment
 from bench.simulate.machine import MachineError
+from bench.simulate.prefetch_arms import prefetch_table
 from bench.simulate.report import turns_path, write_report
 from bench.simulate.runner import Run, RunFailed, run_all
 from bench.simulate.table import result_table
@@ -47,15 +48,23 @@ def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json
 
 
 def configurations(
-    experiments: Mapping[str, Experiment], policy: str, seed: int, jobs: int, as_json: bool, out: Path | None
+    experiments: Mapping[str, Experiment],
+    policy: str,
+    seed: int,
+    jobs: int,
+    as_json: bool,
+    out: Path | None,
+    key: str = "configs",
 ) -> None:
-    """One policy on every configuration."""
+    """One policy on every configuration. `key`: of the results in JSON."""
     (name,) = names_of(policy)
     runs = {label: Run(each, name, seed, _turns_file(out, label)) for label, each in experiments.items()}
     results = run_shown(runs, jobs)
     first = next(iter(experiments.values()))
     setups = {label: _setup(each) for label, each in experiments.items()}
-    line = {"experiment": first.name, "seed": seed, "policy": name, "setup": setups, "configs": results}
+    line = {"experiment": first.name, "seed": seed, "policy": name, "setup": setups, key: results}
+    if any(found.get("prefetch") for found in results.values()):
+        show(prefetch_table(results))
     _tell(f"{_title(first, seed)}, {name}", results, line, as_json, out)
 
 

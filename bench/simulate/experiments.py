@@ -21,6 +21,7 @@ from bench.simulate.traces import mooncake, weka
 from bench.simulate.workload import Workload
 from costmodel.params import CostParams, PolicyParams
 from costmodel.roofline import Deployment, kv_tokens
+from kvtier.prefetch.events import Trigger
 
 PREFETCH_HOST_GB = 64  # of L2 a rank where a pool stands behind it: only an L2 larger than L1 writes anything on
 
@@ -106,21 +107,6 @@ _H200 = Deployment(8, "fp8", "fp4", 1.0, memory_fraction=0.88, host_gb_per_accel
 _H100_PAIR = Deployment(2, "bf16", "bf16", 2.0, host_gb_per_accelerator=32, decode_context_tokens=12_000)
 
 
-def prefetch_experiments(experiment: Experiment, words: Sequence[str]) -> dict[str, Experiment]:
-    """The same with a shared pool as large as L2's DRAM, prefetch on or off. Raises `ValueError` for other words."""
-    if not words or set(words) - {"on", "off"}:
-        raise ValueError("--prefetch wants on, off or both, separated by a comma")
-    cluster = experiment.cluster
-    engines = msgspec.structs.replace(cluster.engines, pool_gb_per_accelerator=cluster.deployment.host_gb_per_accelerator)
-    pooled = msgspec.structs.replace(experiment, cluster=msgspec.structs.replace(cluster, engines=engines))
-    return {
-        f"prefetch {word}": msgspec.structs.replace(
-            pooled, settings=msgspec.structs.replace(pooled.settings, prefetch=word == "on")
-        )
-        for word in words
-    }
-
-
 def weka_experiment(choice: Choice, seed: int, concurrency: int, name: str = "weka") -> Experiment:
     """Recorded Claude Code sessions, closed loop. Decode workers must hold every session's context that is in flight."""
     large = concurrency > 64
@@ -172,7 +158,11 @@ def _configurations(
 ) -> dict[str, Experiment]:
     """The same sessions on pools that differ in how their DRAM is split."""
     clusters = {label: _restoring(machine, choice, restore) for label, restore in restores.items()}
-    each = {label: msgspec.structs.replace(settings, prefetch=restore.prefetch) for label, restore in restores.items()}
+    on = frozenset(Trigger)
+    each = {
+        label: msgspec.structs.replace(settings, prefetch=on if restore.prefetch else settings.prefetch)
+        for label, restore in restores.items()
+    }
     context = min(_context(cluster) for cluster in clusters.values())
     workload = programbench(1024, random.Random(f"{seed} workload"), context_tokens=context)
     return {

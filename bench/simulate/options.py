@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+Prefetch = Annotated[
+    str, typer.Option(help="on, off, or the one trigger that is on, separated by commas: one policy with a shared pool.")
+]
 OnePolicy = Annotated[str, typer.Option(help="The policy that places turns.")]
 Configs = Annotated[str, typer.Option(help="Configurations, separated by commas.")]
 Policies = Annotated[str, typer.Option(help="Names separated by commas, or all.")]

@@ -9,6 +9,7 @@ import copy
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from math import inf
 
 import msgspec
 
@@ -19,6 +20,7 @@ from costmodel.policies.base import Policy
 from costmodel.terms import queue_ms
 from costmodel.values import Fleet, Prefill, Tier, Turn, WorkerKey
 from kvtier.prefetch import events as ev
+from kvtier.prefetch.destination import margin_ms
 from kvtier.prefetch.events import Event, FailReason
 from kvtier.prefetch.moves import Move, Stage, Warm
 from kvtier.prefetch.params import PrefetchParams
@@ -80,9 +82,9 @@ class Prefetching:
             return None
         prompt_tokens = known.prompt_tokens + known.output_tokens + _APPEND_TOKENS
         fleet = self._view.fleet(known.pages, prompt_tokens, {}, self._agenda.now_ms, new_thread=False)
-        key = worker or self._choose(subject, known, prompt_tokens, fleet)
+        key, margin = (worker, inf) if worker is not None else self._choose(subject, known, prompt_tokens, fleet)
         prefill = next((each for each in fleet.prefills if each.worker == key), None)
-        return None if prefill is None else self._target(prefill, prompt_tokens, fleet.kv_bytes_per_token)
+        return None if prefill is None else self._target(prefill, prompt_tokens, fleet.kv_bytes_per_token, margin)
 
     def link(self, path: Path) -> LinkState:
         return LinkState(self._view.pool_link(path.source, path.target))
@@ -96,12 +98,15 @@ class Prefetching:
     def changes(self, worker: WorkerKey) -> int:
         return self._view.applied(worker)
 
-    def _choose(self, thread: str, known: Subject, prompt_tokens: int, fleet: Fleet) -> WorkerKey:
+    def _choose(self, thread: str, known: Subject, prompt_tokens: int, fleet: Fleet) -> tuple[WorkerKey, float]:
+        """Where the policy would send it, and how much dearer the next candidate is. Every worker is a node of its own."""
         turn = Turn(thread, prompt_tokens, max(1, known.output_tokens), False, 0, known.prefill, known.decode)
         policy = copy.deepcopy(self._policy) if len(fleet.prefills) > 1 else self._policy
-        return policy.decide(turn, fleet, self._agenda.now_ms, self._rng).chosen.prefill
+        decision = policy.decide(turn, fleet, self._agenda.now_ms, self._rng, explain=True)
+        return decision.chosen.prefill, margin_ms(decision)
 
-    def _target(self, prefill: Prefill, prompt_tokens: int, kv_bytes: float) -> Target:
+    def _target(self, prefill: Prefill, prompt_tokens: int, kv_bytes: float, margin: float) -> Target:
+        own = self._view.pool_link(prefill.worker.worker_id, prefill.worker.worker_id)
         extents = tuple(
             Extent(run.start, run.tokens, (Place(run.source, Tier.L3),))
             if run.source
@@ -114,7 +119,7 @@ class Prefetching:
             prompt_tokens,
             extents,
             prefill.rates,
-            prefill.restore,
+            {**prefill.restore, Tier.L3: own},
             kv_bytes,
             page_tokens=self._view.page_tokens,
             queue_ms=queue_ms(prefill.load, prefill.rates),
@@ -122,6 +127,7 @@ class Prefetching:
             warmable=True,
             device_tokens=prefill.load.kv_tokens_capacity,
             reads_remote=True,
+            margin_ms=margin,
         )
 
     # what it wants done

@@ -6,6 +6,7 @@ import msgspec
 
 from bench.simulate.churn import Change
 from bench.simulate.clients import Rota
+from kvtier.prefetch.events import Trigger
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -24,6 +25,6 @@ class Settings(msgspec.Struct, frozen=True):
     prior_error: float = 0.3
     resume_gap_s: float = 60.0
     predict_on_route: bool = True  # False: the gateway knows of its own turns what engines report of them
-    prefetch: bool = False  # the planner moves KV ahead of turns; wants a shared pool
+    prefetch: frozenset[Trigger] = frozenset()  # what makes the planner move KV ahead of turns; wants a shared pool
     churn: tuple[Change, ...] = ()
     hindsight_share: float = 0.0  # of turns after the warm-up for which every other choice is tried

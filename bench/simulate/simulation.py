@@ -104,7 +104,8 @@ class Simulation:
         if settings.prefetch and l3 is not None:
             if settings.churn:
                 raise ValueError("the planner is not told of lost workers here: choose prefetch or churn")
-            self._prefetching = Prefetching(self._agenda, self._view, self._engines, policy, PrefetchParams())
+            triggered = PrefetchParams(triggers=settings.prefetch)
+            self._prefetching = Prefetching(self._agenda, self._view, self._engines, policy, triggered)
         until_ms = settings.horizon_s * 1000
         self._clients = Clients(self._agenda, self._send, until_ms=until_ms, rota=settings.rota)
         prefills = [key for key, role in roles.items() if role is not Role.DECODE]

@@ -45,7 +45,14 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def saved_by_warm_ms(self) -> float:
-        return max(0.0, self.staged_ms - self.warmed_ms)
+        return max(0.0, self.staged_ms - self.warmed_ms) if self.warm_tokens else 0.0
+
+    def unstaged(self) -> Layout:
+        """With nothing moved between nodes: only an engine that reads other nodes by itself can be warmed so."""
+        return msgspec.structs.replace(self, copies=(), stage_bytes=0, stage_ms=0.0, staged_ms=self.now_ms)
+
+    def unwarmed(self) -> Layout:
+        return msgspec.structs.replace(self, warm_tokens=0, warm_bytes=0)
 
 
 class Step(msgspec.Struct, frozen=True, gc=False):

@@ -5,24 +5,27 @@ Keeps state, never a clock. Event order of one thread is taken as it comes; what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import msgspec
+from collections.abc import Mapping
+from math import inf
 
 from costmodel.values import WorkerKey
 from kvtier.prefetch import events as ev
-from kvtier.prefetch.benefit import Odds, weigh, worthwhile
+from kvtier.prefetch.arrivals import Arrivals
+from kvtier.prefetch.benefit import Odds
 from kvtier.prefetch.board import Board
+from kvtier.prefetch.destination import DestinationModel, Forecast
 from kvtier.prefetch.events import Event, FailReason, Trigger
+from kvtier.prefetch.hot_threads import HotThreads
 from kvtier.prefetch.job import Job, JobState
 from kvtier.prefetch.layout import Layout, lay_out
 from kvtier.prefetch.moves import Move
+from kvtier.prefetch.opening import Opening, Plan, WarmChance
 from kvtier.prefetch.params import Mode, PrefetchParams
 from kvtier.prefetch.reentry import ReentryModel
 from kvtier.prefetch.survival import Survival
 from kvtier.prefetch.tally import Tally
 from kvtier.prefetch.timers import Timers
-from kvtier.prefetch.view import Target, View
+from kvtier.prefetch.view import View
 from kvtier.prefetch.warming import Warming
 from kvtier.prefetch.watches import RESUMED_TOOL, Watch, Watches
 
@@ -37,11 +40,14 @@ class Planner:
     def __init__(self, params: PrefetchParams | None = None, model: ReentryModel | None = None) -> None:
         self._params = params or PrefetchParams()
         self.model = model or ReentryModel(self._params.max_threads)
+        self.destinations = DestinationModel()
+        self._arrivals = Arrivals()
         self._board = Board(self._params)
+        self._opening = Opening(self._board, self._arrivals)
         self._warming = Warming(self._board)
         self._watches = Watches(self._params.max_threads)
+        self._hot = HotThreads(self._board, self._opening, self.model, self.destinations)
         self._timers: Timers[str | int] = Timers()
-        self._next_job = 1
 
     @property
     def params(self) -> PrefetchParams:
@@ -73,9 +79,7 @@ class Planner:
 
     def new_job(self) -> int:
         """A fresh id, for `Asked`."""
-        job_id = self._next_job
-        self._next_job += 1
-        return job_id
+        return self._opening.new_job()
 
     def replace(self, params: PrefetchParams, now_ms: float) -> list[Move]:
         """From now on with other params; switched off, everything that runs is taken back."""
@@ -125,9 +129,9 @@ class Planner:
             case ev.Resumed():
                 self._resumed(event, view, now_ms)
             case ev.Drained():
-                self._drained(event.worker, view, now_ms)
+                self._follow_all(self._hot.drained(event.worker, self._watches, view, now_ms))
             case ev.ScaledOut():
-                self._scaled_out(event.worker, view, now_ms)
+                self._follow_all(self._hot.scaled_out(event.worker, self._watches, view, now_ms))
             case ev.NodeLost():
                 board.node_lost(event.node, now_ms)
             case ev.EngineRestarted():
@@ -170,10 +174,12 @@ class Planner:
     def _sent(self, event: ev.Sent, view: View, now_ms: float) -> None:
         watch = self._touch(event.thread, event.worker)
         watch.client = event.client or watch.client
+        self._arrivals.came(event.worker, now_ms)
         if watch.idle_since_ms is not None:
             self.model.returned(watch.thread, watch.tool, watch.client, now_ms - watch.idle_since_ms)
             watch.idle_since_ms = None
         self._timers.cancel(event.thread)
+        self._settle(watch, event, view, now_ms)
         job = self._board.of_subject(event.thread)
         if job is None:
             self._decide(watch, view, now_ms)
@@ -182,6 +188,14 @@ class Planner:
         else:  # the plan is revised: it went elsewhere
             self._cancel(job)
             self._decide(watch, view, now_ms)
+
+    def _settle(self, watch: Watch, event: ev.Sent, view: View, now_ms: float) -> None:
+        """Learn whether the turn went where it was expected; of a thread that stayed away for long nothing was said."""
+        forecast, watch.forecast = watch.forecast, None
+        if forecast is None or now_ms - watch.forecast_ms > self._params.hold_ms:
+            return
+        right = forecast.worker == event.worker or self._node_of(event, view) == forecast.node
+        self.destinations.settled(forecast, right=right)
 
     def _node_of(self, event: ev.Sent, view: View) -> str | None:
         target = view.target(event.thread, event.worker)
@@ -212,10 +226,10 @@ class Planner:
         layout = lay_out(target, view)
         if not layout.copies or layout.stage_ms / self._params.link_share > target.queue_ms:
             return
-        layout = msgspec.structs.replace(layout, warm_tokens=0)
         deadline = now_ms + target.queue_ms
         until = deadline + self._params.hold_ms
-        self._open(watch.thread, Trigger.DECISION, layout, Odds(1.0, 0.0), view, now_ms, deadline, until, sent=True)
+        plan = Plan(watch.thread, Trigger.DECISION, layout, Odds(1.0, 0.0), deadline, until, sent=True)
+        self._begin(plan, view, now_ms)
 
     def _served(self, event: ev.Served, now_ms: float) -> None:
         job = self._board.of_subject(event.thread)
@@ -259,19 +273,46 @@ class Planner:
         target = view.target(watch.thread, None)
         layout = None if target is None else lay_out(target, view)
         elapsed = now_ms - watch.idle_since_ms
+        near = False
         if layout is not None and (layout.copies or layout.warm_tokens):
-            survival, hold = self._survival(watch), self._params.hold_ms
-            stage_ms = layout.stage_ms / self._params.link_share
-            whole = survival.within(elapsed, stage_ms + hold)
-            late = survival.within(elapsed, stage_ms)
-            if whole >= self._params.min_probability:
-                deadline = now_ms + min(survival.quantile(elapsed, _DEADLINE_SHARE), hold)
-                odds = Odds(whole - late, late)
-                until = now_ms + stage_ms + hold
-                if self._open(watch.thread, watch.trigger, layout, odds, view, now_ms, deadline, until):
-                    return
-        watch.seen_changes = changes
+            near = layout.target.margin_ms < inf
+            if self._prepare(watch, layout, elapsed, view, now_ms):
+                return
+        watch.seen_changes = None if near else changes  # loads change without a word, and may part the candidates
         self._await(watch, now_ms, least_ms=_GROWTH * max(elapsed, self._params.first_check_ms))
+
+    def _prepare(self, watch: Watch, layout: Layout, elapsed: float, view: View, now_ms: float) -> bool:
+        """Begin a job for an idle thread, if it pays at the odds of its return and of its return to here."""
+        target, params, survival = layout.target, self._params, self._survival(watch)
+        stage_ms = layout.stage_ms / params.link_share
+        whole, late = survival.within(elapsed, stage_ms + params.hold_ms), survival.within(elapsed, stage_ms)
+        margin = target.margin_ms + layout.saved_by_stage_ms
+        odds = Odds(whole - late, late, self.destinations.odds(target.pool, margin))
+        here = self.destinations.odds(target.pool, target.margin_ms)
+        plan = Plan(
+            watch.thread,
+            watch.trigger,
+            layout,
+            odds if odds.used >= params.min_probability else None,
+            now_ms + min(survival.quantile(elapsed, _DEADLINE_SHARE), params.hold_ms),
+            now_ms + stage_ms + params.hold_ms,
+            self._warm_chance(survival, here, elapsed, now_ms) if layout.warm_tokens else None,
+        )
+        staged = self._begin(plan, view, now_ms)
+        watch.forecast_ms = now_ms
+        watch.forecast = Forecast(
+            target.worker, target.node, target.pool, margin if staged is not None and staged.planned_bytes else target.margin_ms
+        )
+        return staged is not None
+
+    def _warm_chance(self, survival: Survival, here: float, elapsed: float, now_ms: float) -> WarmChance | None:
+        """When the return is near enough for L1: it keeps what was warmed for a short time alone."""
+        params = self._params
+        least = params.warm_min_probability / here if here else inf
+        first = survival.first_instant(elapsed, params.warm_hold_ms, least)
+        if first is None:
+            return None
+        return WarmChance(now_ms + first - elapsed, here * survival.within(first, params.warm_hold_ms))
 
     def _survival(self, watch: Watch) -> Survival:
         return self.model.survival(watch.thread, watch.tool, watch.client)
@@ -279,140 +320,23 @@ class Planner:
     def _wanted(self, trigger: Trigger) -> bool:
         return self._params.mode is not Mode.OFF and trigger in self._params.triggers
 
-    # the fleet changes
-
-    def _drained(self, worker: WorkerKey, view: View, now_ms: float) -> None:
-        """What was on its way there is planned anew."""
-        meant = [job for job in self._board.active.values() if job.worker == worker and not job.sent]
-        for job in meant:
-            self._cancel(job)
-        subjects = {job.subject for job in meant}
-        watches = [watch for watch in self._watches if watch.worker == worker or watch.thread in subjects]
-        self._move_hot(Trigger.DRAIN, watches, None, view, now_ms)
-
-    def _scaled_out(self, worker: WorkerKey, view: View, now_ms: float) -> None:
-        self._move_hot(
-            Trigger.SCALE_OUT, [watch for watch in self._watches if watch.idle_since_ms is not None], worker, view, now_ms
-        )
-
-    def _move_hot(self, trigger: Trigger, watches: Iterable[Watch], to: WorkerKey | None, view: View, now_ms: float) -> None:
-        """The likeliest to return first, as many as may; `to`: only those that would now be sent there."""
-        if not self._wanted(trigger):
-            return
-        window = self._params.drain_window_ms
-        chances = [(self._chance(watch, window, now_ms), watch) for watch in watches]
-        chances.sort(key=lambda pair: -pair[0])
-        for chance, watch in chances[: self._params.drain_threads]:
-            if chance < self._params.min_probability:
-                return
-            if self._board.of_subject(watch.thread) is not None:
-                continue
-            target = view.target(watch.thread, None)
-            if target is None or (to is not None and target.worker != to):
-                continue
-            layout = lay_out(target, view)
-            if layout.copies:
-                until = now_ms + window
-                self._open(watch.thread, trigger, layout, Odds(chance, 0.0), view, now_ms, until, until)
-
-    def _chance(self, watch: Watch, window_ms: float, now_ms: float) -> float:
-        """A running turn's thread is taken for one that has just begun to idle."""
-        elapsed = 0.0 if watch.idle_since_ms is None else now_ms - watch.idle_since_ms
-        return self._survival(watch).within(elapsed, window_ms)
-
     # jobs
 
-    def _open(
-        self,
-        subject: str,
-        trigger: Trigger,
-        layout: Layout,
-        odds: Odds,
-        view: View,
-        now_ms: float,
-        deadline_ms: float,
-        until_ms: float,
-        *,
-        sent: bool = False,
-    ) -> bool:
-        """Begin a job if it is worth it and there is room; in a dry run only count it."""
-        worth = weigh(layout, odds, view)
-        if not worthwhile(layout, worth, self._params):
-            return False
-        if self._params.mode is Mode.DRY_RUN:
-            self._board.tallies[trigger].dry_jobs += 1
-            self._board.tallies[trigger].dry_bytes += layout.stage_bytes
-            return False
-        if len(self._board.active) >= self._params.max_jobs or not self._has_room(layout):
-            return False
-        job = _job(self.new_job(), subject, trigger, layout, deadline_ms, until_ms)
-        job.sent = sent
-        job.saved_ms = layout.saved_by_stage_ms + (layout.saved_by_warm_ms if layout.warm_tokens else 0.0)
-        job.cost_ms = worth.cost_ms
-        job.warm_at_ms = self._warm_at(subject, layout, now_ms)
-        self._board.open(job, layout.copies, layout.ready_tokens, now_ms)
-        self._follow(job)
-        return True
-
-    def _has_room(self, layout: Layout) -> bool:
-        """For a page at least, and no page is larger than what may be in flight."""
-        page_bytes = layout.target.page_tokens * layout.target.kv_bytes_per_token
-        room = min(self._board.budgets.room(layout.target.node), self._params.chunk_bytes)
-        return not layout.copies or page_bytes <= room
-
-    def _warm_at(self, subject: str, layout: Layout, now_ms: float) -> float | None:
-        """When the return is near enough for L1: it keeps what was warmed for a short time alone."""
-        watch = self._watches.get(subject)
-        if not layout.warm_tokens or watch is None or watch.idle_since_ms is None:
-            return None
-        params = self._params
-        elapsed = now_ms - watch.idle_since_ms
-        first = self._survival(watch).first_instant(elapsed, params.warm_hold_ms, params.warm_min_probability)
-        return None if first is None else watch.idle_since_ms + first
+    def _begin(self, plan: Plan, view: View, now_ms: float) -> Job | None:
+        job = self._opening.begin(plan, view, now_ms)
+        if job is not None:
+            self._follow(job)
+        return job
 
     def _asked(self, event: ev.Asked, view: View, now_ms: float) -> None:
         """An explicit call replaces what runs for the same subject."""
         self._cancel(self._board.of_subject(event.subject))
-        target = view.target(event.subject, event.worker)
-        refusal = None
         if self._params.mode is not Mode.ON or Trigger.EXPLICIT not in self._params.triggers:
-            refusal = FailReason.DISABLED
-        elif target is None:
-            refusal = FailReason.NO_WORKER
-        elif len(self._board.active) >= self._params.max_jobs:
-            refusal = FailReason.NO_ROOM
-        if refusal is not None or target is None:
-            self._refuse(event, refusal or FailReason.NO_WORKER)
-            return
-        self._open_asked(event, lay_out(target, view), view, now_ms)
-
-    def _open_asked(self, event: ev.Asked, layout: Layout, view: View, now_ms: float) -> None:
-        if not layout.ready_tokens:
-            self._refuse(event, FailReason.NO_COPY)
-        elif not self._has_room(layout):
-            self._refuse(event, FailReason.NO_ROOM)
-        else:
-            job = _job(event.job, event.subject, Trigger.EXPLICIT, layout, event.deadline_ms, event.deadline_ms)
-            job.priority, job.max_bytes = event.priority, event.max_bytes
-            job.saved_ms = layout.saved_by_stage_ms + layout.saved_by_warm_ms
-            job.cost_ms = weigh(layout, Odds(1.0, 0.0), view).cost_ms
-            job.warm_at_ms = now_ms if layout.warm_tokens else None
-            self._board.open(job, layout.copies, layout.ready_tokens, now_ms)
+            self._opening.refuse(event, FailReason.DISABLED)
+        elif (target := view.target(event.subject, event.worker)) is None:
+            self._opening.refuse(event, FailReason.NO_WORKER)
+        elif (job := self._opening.asked(event, lay_out(target, view), view, now_ms)) is not None:
             self._follow(job)
-
-    def _refuse(self, event: ev.Asked, reason: FailReason) -> None:
-        job = Job(
-            event.job,
-            event.subject,
-            Trigger.EXPLICIT,
-            event.worker or WorkerKey(""),
-            "",
-            event.deadline_ms,
-            event.deadline_ms,
-        )
-        job.advance(JobState.FAILED, reason)
-        self._board.tallies[Trigger.EXPLICIT].ended(job, 0)
-        self._board.remember(job)
 
     def _cancel(self, job: Job | None) -> None:
         if job is not None:
@@ -436,6 +360,10 @@ class Planner:
         else:
             self._board.stage_failed(event.move, event.moved_bytes, event.reason, now_ms)
         if job is not None and not job.ended:
+            self._follow(job)
+
+    def _follow_all(self, jobs: list[Job]) -> None:
+        for job in jobs:
             self._follow(job)
 
     def _follow(self, job: Job) -> None:
@@ -480,15 +408,6 @@ class Planner:
         for name in forgotten:
             self._timers.cancel(name)
         return watch
-
-
-def _job(job_id: int, subject: str, trigger: Trigger, layout: Layout, deadline_ms: float, until_ms: float) -> Job:
-    target: Target = layout.target
-    job = Job(job_id, subject, trigger, target.worker, target.node, deadline_ms, until_ms)
-    job.page_tokens, job.bytes_per_token = target.page_tokens, target.kv_bytes_per_token
-    job.warm_tokens = layout.warm_tokens
-    job.staged_from = layout.copies[0].start if layout.copies else layout.ready_tokens
-    return job
 
 
 def _useful_bytes(job: Job, restored_tokens: int | None) -> int:

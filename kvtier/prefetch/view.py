@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -52,6 +53,8 @@ class Target(msgspec.Struct, frozen=True):
     reads_remote: bool = False  # its engine restores from other nodes and from SSD by itself, not from its node's L3 alone
     cut_rule: CutRule = CutRule.ENGINE  # both as in `CostParams`
     overlap_rho: float = 1.0
+    pool: str = ""  # workers that are chosen among
+    margin_ms: float = inf  # how much dearer the cheapest worker of another node would be; inf where there is none
 
 
 class LinkState(msgspec.Struct, frozen=True, gc=False):

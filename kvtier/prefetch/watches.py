@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import msgspec
 
 from costmodel.values import WorkerKey
+from kvtier.prefetch.destination import Forecast
 from kvtier.prefetch.events import Trigger
 
 RESUMED_TOOL = "@resumed"  # gaps from a session's first sign of life are learned like those of a tool
@@ -24,6 +25,8 @@ class Watch(msgspec.Struct):
     trigger: Trigger = Trigger.TURN_END
     seen_changes: int | None = None  # `View.changes` when nothing was to be moved; None = not looked at yet
     spent: bool = False  # what was done for this gap came to nothing: not again
+    forecast: Forecast | None = None  # where its next turn would go, as it was last weighed
+    forecast_ms: float = 0.0
 
 
 class Watches:

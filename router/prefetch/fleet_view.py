@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 from costmodel.policies.base import NoCandidates, Policy
@@ -12,6 +13,7 @@ from costmodel.values import Fleet as CostFleet
 from costmodel.values import Prefill, Residency, Role, Tier, WorkerKey
 from engine_adapters.base import EngineKind
 from kvtier.index.convert import to_residency
+from kvtier.prefetch.destination import margin_ms
 from kvtier.prefetch.view import Extent, LinkState, NodeState, Path, Place, Target
 from router.clock import Clock
 from router.fleet.fleet import Fleet
@@ -54,9 +56,9 @@ class FleetView:
         fleet = self._snapshot(prompt)
         if not fleet.prefills or not fleet.decodes:
             return None
-        key = worker if worker is not None else self._choose(prompt, fleet)
+        key, margin = (worker, inf) if worker is not None else self._choose(prompt, fleet)
         prefill = next((each for each in fleet.prefills if each.worker == key), None)
-        return None if prefill is None else self._target(prompt, prefill)
+        return None if prefill is None else self._target(prompt, prefill, margin)
 
     def link(self, path: Path) -> LinkState:
         return self._links.state(path)
@@ -75,11 +77,16 @@ class FleetView:
         held = {key: to_residency(match, prompt.block_tokens, prompt.tokens - 1) for key, match in matches.items()}
         return snapshot(prompt.pool, held, failed=frozenset(), now_ms=now_ms)
 
-    def _choose(self, prompt: Prompt, fleet: CostFleet) -> WorkerKey | None:
+    def _choose(self, prompt: Prompt, fleet: CostFleet) -> tuple[WorkerKey | None, float]:
+        """Where the policy would send it, and how much dearer the next node is."""
         try:
-            return self._policy(prompt.pool).decide(prompt.turn, fleet, self._clock(), self._rng).chosen.prefill
+            decision = self._policy(prompt.pool).decide(prompt.turn, fleet, self._clock(), self._rng, explain=True)
         except NoCandidates:
-            return None
+            return None, inf
+        chosen, workers = decision.chosen.prefill, prompt.pool.workers
+        node = workers[chosen.worker_id].node
+        here = {each.worker for each in fleet.prefills if workers[each.worker.worker_id].node == node}
+        return chosen, margin_ms(decision, here)
 
     def _policy(self, pool: Pool) -> Policy:
         """A copy: what a policy remembers of its decisions stays as it was."""
@@ -88,7 +95,7 @@ class FleetView:
             known = self._policies[pool.name] = (pool.policy, copy.deepcopy(pool.policy))
         return known[1]
 
-    def _target(self, prompt: Prompt, prefill: Prefill) -> Target:
+    def _target(self, prompt: Prompt, prefill: Prefill, margin: float) -> Target:
         pool, worker = prompt.pool, prompt.pool.workers[prefill.worker.worker_id]
         self._links.harm(worker.node, _REUSED_SHARE * prefill.rates.ms_per_token / pool.config.hardware.kv_bytes_per_token)
         return Target(
@@ -104,6 +111,8 @@ class FleetView:
             waiting_turns=prefill.load.waiting_requests,
             device_tokens=worker.info.kv_tokens_capacity if worker.info is not None else 0,
             warmable=self._warm and prompt.ids_known and _warmable(pool, worker),
+            pool=pool.name,
+            margin_ms=margin,
         )
 
 

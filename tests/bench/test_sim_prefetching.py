@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
+
+import pytest
+from rich.console import Console
 
 from bench.simulate.agenda import Agenda
 from bench.simulate.engines import L3, EnginePool, Listener
+from bench.simulate.experiments import Choice, exp1_experiments, fork_experiment
+from bench.simulate.prefetch_arms import pooled, prefetch_arms, prefetch_table, triggers_of
 from bench.simulate.prefetching import Prefetching, Subject
 from bench.simulate.view import View
 from costmodel.hardware import HardwarePrior
@@ -14,6 +20,7 @@ from costmodel.policies import CostPolicy
 from costmodel.values import Link, Role, Tier, WorkerKey
 from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.emulator.model.request import EngineRequest
+from kvtier.prefetch.events import Trigger
 from kvtier.prefetch.params import PrefetchParams
 
 A, B = WorkerKey("a"), WorkerKey("b")
@@ -74,3 +81,40 @@ def test_the_planner_sees_the_last_prompt_as_the_worker_would_find_it() -> None:
     assert {extent.engine for extent in here.extents} == {Tier.L1}
     assert [place.node for extent in there.extents for place in extent.places] == ["a"]
     assert here.prompt_tokens > 1024
+    assert (there.worker, there.margin_ms) == (B, float("inf")), "asked for one worker, there is no other"
+    assert there.restore[Tier.L3] == view.pool_link("b", "b"), "what is staged is read from its own node"
+    chosen = prefetching.target("t", None)
+    assert chosen is not None
+    assert 0.0 <= chosen.margin_ms < float("inf")
+
+
+def test_arms_are_on_off_or_one_trigger() -> None:
+    assert triggers_of("on") == frozenset(Trigger)
+    assert triggers_of("off") == frozenset()
+    assert triggers_of("decision") == {Trigger.DECISION}
+    with pytest.raises(ValueError, match="no 'never': choose from on, off, turn_end"):
+        triggers_of("never")
+
+
+def test_every_experiment_comes_in_every_arm() -> None:
+    arms = prefetch_arms(exp1_experiments(Choice(), 1, ["B", "C"]), ["on", "off"])
+    assert {label: bool(arm.settings.prefetch) for label, arm in arms.items()} == {
+        "B on": True,
+        "B off": False,
+        "C on": True,
+        "C off": False,
+    }
+    with pytest.raises(ValueError, match="A has none"):
+        prefetch_arms(exp1_experiments(Choice(), 1, ["A", "B"]), ["on"])
+    (arm,) = prefetch_arms({"": pooled(fork_experiment(Choice(), 1))}, ["tool_call"]).items()
+    assert arm[0] == "tool_call"
+    assert arm[1].cluster.pool_pages > 0
+
+
+def test_the_table_tells_what_was_moved_for_nothing() -> None:
+    tally = {"moved_bytes": 4e9, "wasted_bytes": 1e9, "warmed_bytes": 0, "warm_wasted_bytes": 0, "saved_ms": 5.0}
+    out = io.StringIO()
+    found = {"on": {"prefetch": {"tool_call": {**tally, "jobs": {"consumed": 3}}}}, "off": {"prefetch": {}}}
+    Console(file=out, width=140).print(prefetch_table(found))
+    assert "25 %" in out.getvalue()
+    assert "3 consumed" in out.getvalue()

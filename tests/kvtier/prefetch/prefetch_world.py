@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from costmodel.values import Link, PrefillRates, Tier, WorkerKey
 from kvtier.prefetch.events import Event
@@ -34,6 +35,8 @@ class World:
     warmable: bool = False
     change: int = 0
     device_tokens: int = 0
+    margin_ms: float = inf
+    reads_remote: bool = False
     asked: int = 0  # how often `target` was asked
 
     def remote(self, subject: str, tokens: int, node: str = "n2", *, to: str = "1", tier: Tier = Tier.L3) -> None:
@@ -60,6 +63,8 @@ class World:
             waiting_turns=self.waiting_turns,
             warmable=self.warmable,
             device_tokens=self.device_tokens,
+            reads_remote=self.reads_remote,
+            margin_ms=self.margin_ms,
         )
 
     def link(self, path: Path) -> LinkState:

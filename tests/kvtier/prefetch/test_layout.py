@@ -10,7 +10,7 @@ from prefetch_world import PAGE, RATES, RESTORE, TOKEN_BYTES, World
 
 from costmodel.terms import compute_ms
 from costmodel.values import Tier, WorkerKey
-from kvtier.prefetch.benefit import Odds, harm_ms, link_cost_ms, weigh
+from kvtier.prefetch.benefit import Odds, harm_ms, link_cost_ms, weigh_stage, weigh_warm
 from kvtier.prefetch.layout import Copy, Layout, lay_out
 from kvtier.prefetch.view import Extent, Path, Place, Target
 
@@ -82,10 +82,30 @@ def test_benefit_grows_with_probability_and_turns_behind() -> None:
     world = World()
     layout = planned(world, Extent(0, 1_600, (Place("n2", Tier.L3),)))
     saved = layout.saved_by_stage_ms
-    assert weigh(layout, Odds(0.5, 0.0), world).benefit_ms == pytest.approx(saved / 2)
-    assert weigh(layout, Odds(0.5, 0.5), world).benefit_ms == pytest.approx(saved * 0.75)
+    assert weigh_stage(layout, Odds(0.5, 0.0), world).benefit_ms == pytest.approx(saved / 2)
+    assert weigh_stage(layout, Odds(0.5, 0.5), world).benefit_ms == pytest.approx(saved * 0.75)
     busy = replace_target(layout, waiting_turns=3)
-    assert weigh(busy, Odds(0.5, 0.0), world).benefit_ms == pytest.approx(saved * 2)
+    assert weigh_stage(busy, Odds(0.5, 0.0), world).benefit_ms == pytest.approx(saved * 2)
+    assert weigh_stage(layout, Odds(0.5, 0.0, here=0.5), world).benefit_ms == pytest.approx(saved / 4)
+
+
+def test_what_will_be_wasted_costs_the_link_time_it_took() -> None:
+    layout = planned(World(), Extent(0, 1_600, (Place("n2", Tier.L3),)))
+    assert weigh_stage(layout, Odds(1.0, 0.0), World()).cost_ms == pytest.approx(0.0)
+    assert weigh_stage(layout, Odds(0.5, 0.3), World()).cost_ms == pytest.approx(0.2 * layout.stage_ms)
+    assert weigh_stage(layout, Odds(0.5, 0.3, here=0.5), World()).cost_ms == pytest.approx(0.6 * layout.stage_ms)
+
+
+def test_a_warm_request_costs_its_copy_to_those_who_wait_and_come() -> None:
+    slow = {tier: msgspec.structs.replace(link, bytes_per_ms=10_000.0) for tier, link in RESTORE.items()}
+    local = msgspec.structs.replace(target(Extent(0, 1_600, (Place("n1", Tier.L3),)), warmable=True), restore=slow)
+    layout = lay_out(local, World())
+    step_ms = 1_600_000 / 10_000 + RESTORE[Tier.L2].latency_ms
+    alone, crowded = weigh_warm(layout, 0.9, 0.0), weigh_warm(layout, 0.9, 0.01)
+    assert crowded.cost_ms - alone.cost_ms == pytest.approx(0.01 * step_ms**2 / 2)
+    behind = weigh_warm(replace_target(layout, waiting_turns=2), 0.9, 0.0)
+    assert behind.cost_ms - alone.cost_ms == pytest.approx(2 * step_ms)
+    assert alone.benefit_ms == pytest.approx(0.9 * layout.saved_by_warm_ms)
 
 
 def test_costs_are_link_time_that_demand_needs_and_what_is_evicted() -> None:

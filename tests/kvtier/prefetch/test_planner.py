@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 import pytest
 from prefetch_world import Drive, World
 
 from costmodel.values import WorkerKey
 from kvtier.prefetch import events as ev
+from kvtier.prefetch.destination import Forecast
 from kvtier.prefetch.events import FailReason, GoneReason, Trigger
 from kvtier.prefetch.job import FOLLOWERS, IllegalStep, Job, JobState
 from kvtier.prefetch.moves import CancelMove, Hold, Release, Stage, Warm
@@ -211,6 +214,70 @@ def test_what_nobody_used_expires() -> None:
     tally = run.planner.tallies[Trigger.TOOL_CALL]
     assert tally.wasted_bytes == 1_600_000
     assert run.planner.next_ms == run.planner.params.lost_after_ms  # once was enough for this gap
+
+
+def come_back(run: Drive, thread: str, to: WorkerKey) -> None:
+    """The thread's tool is done, and its turn is placed on `to`."""
+    idle(run, thread)
+    run.now_ms += 1_000
+    run.tell(ev.Sent(thread, to))
+    run.tell(ev.Served(thread, to))
+    run.stages.clear()
+
+
+def test_nothing_is_staged_where_turns_of_such_a_margin_went_elsewhere() -> None:
+    """The tie breaks the other way by the time that the turn comes: learned by counting, staged or not."""
+    run = drive(World(margin_ms=100.0))
+    for number in range(20):
+        run.world.remote(f"t{number}", TOKENS)
+        come_back(run, f"t{number}", W3)
+    run.log.clear()
+    run.world.remote("t", TOKENS)
+    idle(run)
+    assert not run.log
+    assert run.planner.destinations.odds("", 100.0 + 800.0) < 0.75
+
+
+def test_a_margin_at_which_turns_went_where_they_should_is_trusted() -> None:
+    run = drive(World(margin_ms=100.0))
+    for number in range(20):
+        run.world.remote(f"t{number}", TOKENS)
+        come_back(run, f"t{number}", W1)
+    assert run.planner.destinations.odds("", 100.0) > 0.85
+    for _ in range(20):  # what is staged makes the node cheaper still: that margin has to prove itself, too
+        run.planner.destinations.settled(Forecast(W1, "n1", "", 900.0), right=True)
+    run.world.remote("t", TOKENS)
+    idle(run)
+    assert only_job(run).worker == W1
+
+
+def test_a_thread_without_an_alternative_is_staged_at_once() -> None:
+    run = drive(World(margin_ms=inf))
+    run.world.remote("t", TOKENS)
+    idle(run)
+    assert run.stages
+
+
+def test_where_the_engine_reads_other_nodes_itself_only_the_difference_counts() -> None:
+    world = World(reads_remote=True, link_bytes_per_ms=50_000.0)  # 1.6 MB: 32 ms from there, 27 from here
+    world.remote("t", TOKENS)
+    run = drive(world)
+    idle(run)
+    assert not run.log
+    world.link_bytes_per_ms = 1_000.0
+    world.remote("u", TOKENS)
+    idle(run, "u")
+    assert only_job(run).subject == "u"
+
+
+def test_an_engine_that_reads_other_nodes_is_warmed_without_staging() -> None:
+    world = World(reads_remote=True, link_bytes_per_ms=50_000.0, warmable=True)
+    world.remote("t", TOKENS)
+    run = drive(world)
+    idle(run)
+    assert not run.stages
+    assert [warm.tokens for warm in run.warms.values()] == [TOKENS]
+    assert only_job(run).state is JobState.READY
 
 
 def test_an_explicit_call_runs_to_its_deadline() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -202,6 +203,10 @@ class PlannerMachine(RuleBasedStateMachine):
             self.world.waiting.add(path)
             self.tell(ev.DemandWaits(path))
             assert not [move for move in self.drive.stages.values() if move.path == path]
+
+    @rule(margin=st.sampled_from([0.0, 30.0, 3_000.0, inf]), reads_remote=st.booleans())
+    def candidates_part(self, margin: float, reads_remote: bool) -> None:
+        self.world.margin_ms, self.world.reads_remote = margin, reads_remote
 
     @rule(number=numbers, queue_ms=st.sampled_from([0.0, 50.0, 500.0, 50_000.0]))
     def queue_changes(self, number: str, queue_ms: float) -> None:

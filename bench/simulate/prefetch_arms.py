@@ -1,0 +1,72 @@
+"""One experiment with prefetch on, off, or for the sake of one trigger alone; and what each arm moved, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from bench.simulate.experiments import Experiment
+from kvtier.prefetch.events import Trigger
+
+_GB = 1e9
+_SUMMED = ("moved_bytes", "wasted_bytes", "warmed_bytes", "warm_wasted_bytes", "saved_ms")
+
+
+def triggers_of(word: str) -> frozenset[Trigger]:
+    """`on` for all, `off` for none, or a trigger's name for that one. Raises `ValueError`."""
+    if word in ("on", "off"):
+        return frozenset(Trigger) if word == "on" else frozenset()
+    if word not in set(Trigger):
+        raise ValueError(f"--prefetch knows no {word!r}: choose from on, off, {', '.join(Trigger)}")
+    return frozenset((Trigger(word),))
+
+
+def prefetch_arms(experiments: Mapping[str, Experiment], words: Sequence[str]) -> dict[str, Experiment]:
+    """Every experiment in every arm. A label of "" leaves the word alone. Raises `ValueError`, also where no pool is shared."""
+    without = [label for label, experiment in experiments.items() if not experiment.cluster.pool_pages]
+    if without:
+        raise ValueError(f"--prefetch wants a shared pool, and {', '.join(without)} has none")
+    return {f"{label} {word}".strip(): _arm(each, word) for label, each in experiments.items() for word in words}
+
+
+def pooled(experiment: Experiment) -> Experiment:
+    """With a shared pool as large as L2's DRAM."""
+    cluster = experiment.cluster
+    engines = msgspec.structs.replace(cluster.engines, pool_gb_per_accelerator=cluster.deployment.host_gb_per_accelerator)
+    return msgspec.structs.replace(experiment, cluster=msgspec.structs.replace(cluster, engines=engines))
+
+
+def prefetch_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Bytes of all triggers together, from the run's first second on."""
+    table = Table(title="prefetch", title_justify="left")
+    for column in ("", "staged GB", "wasted", "warmed GB", "wasted", "ms saved, predicted", "jobs by their end"):
+        table.add_column(column, no_wrap=True)
+    for label, found in results.items():
+        tallies = list((found.get("prefetch") or {}).values())
+        total = {name: sum(tally[name] for tally in tallies) for name in _SUMMED}
+        ends: dict[str, int] = {}
+        for tally in tallies:
+            for state, count in tally["jobs"].items():
+                ends[state] = ends.get(state, 0) + count
+        table.add_row(
+            label,
+            f"{total['moved_bytes'] / _GB:,.1f}",
+            _share(total["wasted_bytes"], total["moved_bytes"]),
+            f"{total['warmed_bytes'] / _GB:,.1f}",
+            _share(total["warm_wasted_bytes"], total["warmed_bytes"]),
+            f"{total['saved_ms']:,.0f}",
+            ", ".join(f"{count} {state}" for state, count in sorted(ends.items())),
+        )
+    return table
+
+
+def _arm(experiment: Experiment, word: str) -> Experiment:
+    settings = msgspec.structs.replace(experiment.settings, prefetch=triggers_of(word))
+    return msgspec.structs.replace(experiment, settings=settings)
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "-"

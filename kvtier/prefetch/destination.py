@@ -1,0 +1,76 @@
+"""Will the turn go where it is expected? Counted: how often forecasts came true, by how much dearer the next candidate was.
+
+A forecast is made when an idle thread is weighed and settled when its turn is placed. What a plan itself changes belongs to the
+margin: pages that are staged make their node cheaper. Margins alone would mislead: a thread whose KV lies elsewhere is mostly
+weighed because its own worker is busy at that moment, and goes back there. Bounded: old forecasts fade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from math import inf
+
+import msgspec
+
+from costmodel.values import Decision, WorkerKey
+
+_FIRST_MS = 1.0
+_BUCKETS = 14  # below 1 ms, then octaves, and beyond 4 s
+_PRIOR_FORECASTS = 4.0  # what the belief below counts for
+_FADE_AT = 256.0  # forecasts of one bucket, then its counts are halved
+_NEAR_SHARE, _FAR_SHARE, _FAR_MS = 0.5, 0.75, 1_000.0  # believed at first: of a tie, and of a margin of a second and more
+
+
+class Forecast(msgspec.Struct, frozen=True, gc=False):
+    """Where a thread's next turn would go. `margin_ms` as in `Target`, with what is planned already counted in."""
+
+    worker: WorkerKey
+    node: str
+    pool: str
+    margin_ms: float
+
+
+class DestinationModel:
+    """All calls are plain."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int], list[float]] = {}  # right, all
+
+    def settled(self, forecast: Forecast, *, right: bool) -> None:
+        """The thread's turn was placed. A forecast without an alternative teaches nothing."""
+        if forecast.margin_ms == inf:
+            return
+        counts = self._counts.setdefault((forecast.pool, _bucket(forecast.margin_ms)), [0.0, 0.0])
+        counts[0] += right
+        counts[1] += 1.0
+        if counts[1] > _FADE_AT:
+            counts[0] /= 2
+            counts[1] /= 2
+
+    def odds(self, pool: str, margin_ms: float) -> float:
+        """P(the turn goes there)."""
+        if margin_ms == inf:
+            return 1.0
+        right, whole = self._counts.get((pool, _bucket(margin_ms)), (0.0, 0.0))
+        return (right + _PRIOR_FORECASTS * _believed(margin_ms)) / (whole + _PRIOR_FORECASTS)
+
+
+def margin_ms(decision: Decision, neighbours: AbstractSet[WorkerKey] = frozenset()) -> float:
+    """How much dearer the cheapest prefill of another node would have been, of a decision made under `explain`; inf without
+    one. `neighbours`: workers of the chosen one's node."""
+    chosen = decision.chosen
+    others = (
+        other.terms.total_ms for other in decision.others if other.prefill != chosen.prefill and other.prefill not in neighbours
+    )
+    return max(0.0, min(others, default=inf) - chosen.terms.total_ms)
+
+
+def _believed(margin: float) -> float:
+    return _NEAR_SHARE + (_FAR_SHARE - _NEAR_SHARE) * min(1.0, margin / _FAR_MS)
+
+
+def _bucket(margin: float) -> int:
+    bucket, edge = 0, _FIRST_MS
+    while bucket < _BUCKETS - 1 and margin >= edge:
+        bucket, edge = bucket + 1, 2 * edge
+    return bucket

@@ -1,0 +1,79 @@
+"""Where turns go, as counted; and how often they come."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodel.values import Decision, Scored, Terms, WorkerKey
+from kvtier.prefetch.arrivals import Arrivals
+from kvtier.prefetch.destination import DestinationModel, Forecast, margin_ms
+
+A, B, C = WorkerKey("a"), WorkerKey("b"), WorkerKey("c")
+
+
+def forecast(margin: float, pool: str = "p") -> Forecast:
+    return Forecast(A, "n", pool, margin)
+
+
+def test_odds_are_what_came_true_at_such_a_margin() -> None:
+    model = DestinationModel()
+    before = model.odds("p", 100.0)
+    for number in range(200):
+        model.settled(forecast(100.0), right=number % 10 == 0)
+        model.settled(forecast(3_000.0), right=True)
+    assert model.odds("p", 100.0) == pytest.approx(0.1, abs=0.02)
+    assert model.odds("p", 3_000.0) > 0.95
+    assert model.odds("p", 8.0) == model.odds("other", 8.0)
+    assert model.odds("other", 100.0) == before
+
+
+def test_a_tie_is_believed_less_than_a_clear_case_and_no_alternative_is_certain() -> None:
+    model = DestinationModel()
+    assert model.odds("p", 0.0) < model.odds("p", 500.0) < model.odds("p", 5_000.0) < model.odds("p", inf) == 1.0
+    model.settled(forecast(inf), right=False)
+    assert model.odds("p", inf) == 1.0
+
+
+def test_old_forecasts_fade() -> None:
+    model = DestinationModel()
+    for _ in range(2_000):
+        model.settled(forecast(100.0), right=True)
+    for _ in range(500):
+        model.settled(forecast(100.0), right=False)
+    assert model.odds("p", 100.0) < 0.3
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), max_size=50), st.floats(0, 1e6))
+def test_odds_are_probabilities(seen: list[tuple[float, bool]], margin: float) -> None:
+    model = DestinationModel()
+    for each, right in seen:
+        model.settled(forecast(each), right=right)
+    assert 0.0 < model.odds("p", margin) < 1.0
+
+
+def scored(prefill: WorkerKey, ms: float) -> Scored:
+    return Scored(prefill, WorkerKey("d"), 0, None, Terms(**(dict.fromkeys(Terms.__struct_fields__, 0.0) | {"queue_ms": ms})))
+
+
+def test_the_margin_is_to_the_cheapest_of_another_node() -> None:
+    others = (scored(A, 11.0), scored(B, 30.0), scored(C, 50.0))
+    decision = Decision(scored(A, 10.0), others, "cost", "")
+    assert margin_ms(decision) == 20.0
+    assert margin_ms(decision, {A, B}) == 40.0
+    assert margin_ms(decision, {A, B, C}) == inf
+    assert margin_ms(Decision(scored(B, 30.0), (scored(A, 10.0),), "sticky", "")) == 0.0
+
+
+def test_arrivals_are_of_the_last_seconds() -> None:
+    arrivals = Arrivals()
+    assert arrivals.turns_per_ms(A, 0.0) == 0.0
+    for number in range(20):
+        arrivals.came(A, 500.0 * number)
+    assert arrivals.turns_per_ms(A, 9_600.0) == pytest.approx(0.002)
+    assert arrivals.turns_per_ms(A, 15_000.0) == pytest.approx(0.002)
+    assert arrivals.turns_per_ms(A, 31_000.0) == 0.0
+    assert arrivals.turns_per_ms(B, 9_600.0) == 0.0
