@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Sequence
 
-from kvtier.client.copier import Piece
+from kvtier.client.engine_pages import EnginePages
 
 _HUGE = 14  # MADV_HUGEPAGE
 _TOUCH = 4096
@@ -26,13 +25,12 @@ class Buffer:
     def view(self) -> memoryview:
         return memoryview(self._map)
 
-    def pages(self, page_bytes: int) -> list[Sequence[Piece]]:
+    def pages(self, page_bytes: int) -> EnginePages:
         """As many as fit, two pieces each."""
         half, count = page_bytes // 2, self.size // page_bytes
-        values = self.address + count * half
-        return [(Piece(self.address + page * half, half), Piece(values + page * half, half)) for page in range(count)]
+        return EnginePages.striped([(self.address, half), (self.address + count * half, half)], count)
 
     def mark(self, page_bytes: int, seed: int) -> None:
         """Make every page another one."""
-        for page, (keys, _) in enumerate(self.pages(page_bytes)):
-            ctypes.memmove(keys.address, (seed * 1_000_003 + page).to_bytes(16, "little"), 16)
+        for page in range(self.size // page_bytes):
+            ctypes.memmove(self.address + page * (page_bytes // 2), (seed * 1_000_003 + page).to_bytes(16, "little"), 16)

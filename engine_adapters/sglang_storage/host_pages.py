@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
 from typing import Any
 
-from kvtier.client.copier import Piece
+from kvtier.client.engine_pages import EnginePages
 
 
-def host_pages(pool: Any, host_indices: Any, count: int) -> list[Sequence[Piece]]:
-    """The pieces of `count` pages: keys and values apart, or together for MLA.
+def host_pages(pool: Any, host_indices: Any, count: int) -> EnginePages:
+    """`count` pages: keys and values apart, or together for MLA.
 
-    `host_indices` holds one index a token. Raises ValueError where the pool's answer does not fit `count` pages.
+    `host_indices` holds one index a token. Raises ValueError where the pool's answer does not fit `count` equal pages.
     """
-    addresses, lengths = pool.get_page_buffer_meta(host_indices)
-    pieces = [Piece(int(address), int(length)) for address, length in zip(addresses, lengths, strict=True)]
-    of_page, rest = divmod(len(pieces), count)
-    if rest or not of_page:
-        raise ValueError(f"{len(pieces)} buffers are no whole number for each of {count} pages")
-    return [pieces[start : start + of_page] for start in range(0, len(pieces), of_page)]
+    addresses, lengths = (array("q", map(int, column)) for column in pool.get_page_buffer_meta(host_indices))
+    of_page, rest = divmod(len(addresses), count)
+    if rest or not of_page or lengths != lengths[:of_page] * count:
+        raise ValueError(f"buffers of {sorted(set(lengths))} bytes, {len(addresses)} of them, are not {count} equal pages")
+    return EnginePages(addresses, lengths[:of_page])

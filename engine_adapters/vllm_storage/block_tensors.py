@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch  # type: ignore[import-not-found,unused-ignore]
 
 from engine_adapters.vllm_storage.settings import ConnectorConfigError
-from kvtier.client.copier import Piece
+from kvtier.client.engine_pages import EnginePages
 
 
 class _Layer(NamedTuple):
@@ -35,13 +35,10 @@ class HostBlocks:
         if self._copied is not None:
             self._copied.synchronize()
 
-    @property
-    def pages(self) -> list[list[Piece]]:
-        sizes = [part.numel() * part.element_size() // self._count for part in self.parts]
-        return [
-            [Piece(part.data_ptr() + index * size, size) for part, size in zip(self.parts, sizes, strict=True)]
-            for index in range(self._count)
-        ]
+    def pages(self, count: int) -> EnginePages:
+        """The first `count` blocks."""
+        sizes = (part.numel() * part.element_size() // self._count for part in self.parts)
+        return EnginePages.striped([(part.data_ptr(), size) for part, size in zip(self.parts, sizes, strict=True)], count)
 
 
 class BlockTensors:

@@ -113,7 +113,7 @@ class Working:
             block_ids = order.block_ids[done : done + self._chunk_blocks]
             host = host or self._tensors.room(len(block_ids))
             digests = order.digests[done * DIGEST_BYTES : (done + len(block_ids)) * DIGEST_BYTES]
-            got = self._client.get(digests, host.pages[: len(block_ids)])
+            got = self._client.get(digests, host.pages(len(block_ids)))
             run = len(got) if all(got) else got.index(False)
             if run:
                 self._tensors.copy_in(host, block_ids[:run])
@@ -127,7 +127,7 @@ class Working:
         saved = 0
         try:
             host.ready()
-            saved = sum(self._client.put(digests, host.pages, depth))
+            saved = sum(self._client.put(digests, host.pages(blocks), depth))
         except Exception:
             self.counters.crashes += 1
             log.exception("storing %d blocks failed", blocks)

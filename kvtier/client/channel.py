@@ -38,6 +38,7 @@ class Channel:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._until_s = time.monotonic() + deadline_s
         self._call = 0
+        self._unanswered = 0
         try:
             self._limit()
             self._socket.connect(str(path))
@@ -56,24 +57,38 @@ class Channel:
         """Whether the agent has left an idle connection, which says nothing unasked."""
         try:
             self._socket.setblocking(False)
-            self._socket.recv(1, socket.MSG_PEEK)
+            said = self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
         except OSError:
             return True
-        return True
+        return not said or not self._unanswered
 
     def ask(self, request: Request, deadline_s: float) -> Reply:
         """Raises `AgentUnavailable`, after which the channel is closed, and `AgentRefused`."""
+        until_s = time.monotonic() + deadline_s
+        call = self.send(request, deadline_s)
+        return self.receive(call, until_s - time.monotonic())
+
+    def send(self, request: Request, deadline_s: float) -> int:
+        """Ask and go on; the number of the call. A few at once: sockets hold little. Raises `AgentUnavailable`."""
         self._until_s = time.monotonic() + deadline_s
         self._call = self._call % _MAX_CALL + 1
         try:
             self._limit()
             self._socket.sendall(pack_frame(self._call, encode(request)))
-            reply = self._reply()
+        except (OSError, FrameError) as error:
+            raise self._lost(error) from error
+        self._unanswered += 1
+        return self._call
+
+    def receive(self, call: int, deadline_s: float) -> Reply:
+        """The answer to a call; what answers an earlier one is dropped. Raises as `ask`."""
+        self._until_s = time.monotonic() + deadline_s
+        try:
+            reply = decode_reply(self._reply_to(call))
         except (OSError, FrameError, MessageError) as error:
-            self.close()
-            raise AgentUnavailable(f"no answer to {type(request).__name__}: {error}") from error
+            raise self._lost(error) from error
         if isinstance(reply, Refused):
             raise AgentRefused(reply.reason)
         return reply
@@ -101,14 +116,18 @@ class Channel:
             raise
         return greeting, fd
 
-    def _reply(self) -> Reply:
-        """To the last call; what answers an earlier one is dropped."""
+    def _reply_to(self, call: int) -> bytes:
         while True:
             header = unpack_header(self._receive(HEADER_BYTES))
             body = self._receive(header.body_bytes)
             self._receive(header.payload_bytes)
-            if header.call == self._call:
-                return decode_reply(body)
+            self._unanswered -= 1
+            if header.call == call:
+                return body
+
+    def _lost(self, error: Exception) -> AgentUnavailable:
+        self.close()
+        return AgentUnavailable(f"no answer: {error}")
 
     def _receive(self, count: int) -> bytes:
         data = bytearray(count)

@@ -7,10 +7,11 @@ the interpreter's lock, so that threads help from some 16 KiB on. This is the po
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from kvtier.client.engine_pages import EnginePages
 from kvtier.client.memory import SharedMemory
 from kvtier.page.checksum import page_checksum, parts_checksum
 
@@ -20,32 +21,17 @@ if TYPE_CHECKING:
 _MIN_BYTES_A_THREAD = 256 << 10
 
 
-class Piece(NamedTuple):
-    """Bytes in the engine's own memory."""
-
-    address: int
-    length: int
-
-
-class StoredPage(NamedTuple):
-    """One page: where it lies in shared memory and in the engine."""
-
-    offset: int
-    pieces: Sequence[Piece]
-
-    @property
-    def length(self) -> int:
-        return sum(piece.length for piece in self.pieces)
-
-
 class Copier(Protocol):
-    """For several threads at once. Both raise ValueError for what does not lie in shared memory."""
+    """For several threads at once. `offsets` says where each page lies in shared memory; ValueError for one that does not.
 
-    def put(self, memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
+    Answers are CHECKSUM_BYTES a page, joined.
+    """
+
+    def put(self, memory: SharedMemory, offsets: Sequence[int], pages: EnginePages) -> bytes:
         """Copy into shared memory; checksums of what was to be copied."""
         ...
 
-    def get(self, memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
+    def get(self, memory: SharedMemory, offsets: Sequence[int], pages: EnginePages) -> bytes:
         """Copy into the engine; checksums of what lies there then."""
         ...
 
@@ -59,71 +45,61 @@ class PortableCopier:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, "loadback-copy") if threads > 1 else None
 
-    def put(self, memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
-        return self._spread(_put, memory, pages)
+    def put(self, memory: SharedMemory, offsets: Sequence[int], pages: EnginePages) -> bytes:
+        return self._spread(_put, memory, offsets, pages)
 
-    def get(self, memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
-        return self._spread(_get, memory, pages)
+    def get(self, memory: SharedMemory, offsets: Sequence[int], pages: EnginePages) -> bytes:
+        return self._spread(_get, memory, offsets, pages)
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _spread(self, copy: _Copy, memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
-        parts = spread(pages, self._threads)
+    def _spread(self, copy: _Copy, memory: SharedMemory, offsets: Sequence[int], pages: EnginePages) -> bytes:
+        parts = spread(len(offsets), pages.page_bytes, self._threads)
         if self._pool is None or len(parts) < 2:
-            return copy(memory, pages)
-        others = [self._pool.submit(copy, memory, part) for part in parts[1:]]
-        return copy(memory, parts[0]) + [checksum for other in others for checksum in other.result()]
+            return copy(memory, offsets, pages)
+        others = [self._pool.submit(copy, memory, offsets[part], pages.part(part)) for part in parts[1:]]
+        first = copy(memory, offsets[parts[0]], pages.part(parts[0]))
+        return first + b"".join(other.result() for other in others)
 
 
-def spread(pages: Sequence[StoredPage], threads: int) -> list[Sequence[StoredPage]]:
+def spread(count: int, page_bytes: int, threads: int) -> list[slice]:
     """Neighbouring pages for each of up to `threads`, no more than are worth it."""
-    shares = max(1, min(threads, len(pages), sum(page.length for page in pages) // _MIN_BYTES_A_THREAD))
-    size = -(-len(pages) // shares)
-    return [pages[start : start + size] for start in range(0, len(pages), size)] if pages else []
-
-
-def grouped(pages: Sequence[StoredPage], max_bytes: int) -> Iterator[Sequence[StoredPage]]:
-    """Neighbouring pages of up to `max_bytes` together, at least one."""
-    start = size = 0
-    for end, page in enumerate(pages):
-        if end > start and size + page.length > max_bytes:
-            yield pages[start:end]
-            start, size = end, 0
-        size += page.length
-    if start < len(pages):
-        yield pages[start:]
+    shares = max(1, min(threads, count, count * page_bytes // _MIN_BYTES_A_THREAD))
+    size = max(1, -(-count // shares))
+    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 class _Copy(Protocol):
-    def __call__(self, memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]: ...
+    def __call__(self, memory: SharedMemory, offsets: Sequence[int], pages: EnginePages) -> bytes: ...
 
 
-def _put(memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
+def _put(memory: SharedMemory, offsets: Sequence[int], pages: EnginePages) -> bytes:
     checksums = []
-    for page in pages:
-        view = memory.view(page.offset, page.length)  # refuses what does not lie in there
-        target = memory.address + page.offset
-        for piece in page.pieces:
-            ctypes.memmove(target, piece.address, piece.length)
-            target += piece.length
+    for number, offset in enumerate(offsets):
+        view = memory.view(offset, pages.page_bytes)  # refuses what does not lie in there
+        target = memory.address + offset
+        for address, length in pages.pieces(number):
+            ctypes.memmove(target, address, length)
+            target += length
         checksums.append(page_checksum(view))
-    return checksums
+    return b"".join(checksums)
 
 
-def _get(memory: SharedMemory, pages: Sequence[StoredPage]) -> list[bytes]:
+def _get(memory: SharedMemory, offsets: Sequence[int], pages: EnginePages) -> bytes:
     checksums = []
-    for page in pages:
-        memory.view(page.offset, page.length)  # refuses what does not lie in there
-        source = memory.address + page.offset
-        for piece in page.pieces:
-            ctypes.memmove(piece.address, source, piece.length)
-            source += piece.length
-        checksums.append(parts_checksum(map(bytes_at, page.pieces)))
-    return checksums
+    for number, offset in enumerate(offsets):
+        memory.view(offset, pages.page_bytes)  # refuses what does not lie in there
+        source = memory.address + offset
+        pieces = pages.pieces(number)
+        for address, length in pieces:
+            ctypes.memmove(address, source, length)
+            source += length
+        checksums.append(parts_checksum(_bytes_at(*piece) for piece in pieces))
+    return b"".join(checksums)
 
 
-def bytes_at(piece: Piece) -> Buffer:
+def _bytes_at(address: int, length: int) -> Buffer:
     """The piece itself, not a copy."""
-    return (ctypes.c_char * piece.length).from_address(piece.address)
+    return (ctypes.c_char * length).from_address(address)

@@ -28,6 +28,10 @@ class SharedMemory:
         self.populated = threading.Event()
         threading.Thread(target=self._populate, name="loadback-map", daemon=True).start()
 
+    @property
+    def whole(self) -> memoryview:
+        return memoryview(self._map)
+
     def view(self, offset: int, length: int) -> memoryview:
         """Raises ValueError for what lies outside."""
         if not 0 <= offset <= offset + length <= self.size:

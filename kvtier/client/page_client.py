@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from kvtier.client.channel import AgentRefused, AgentUnavailable
-from kvtier.client.copier import Copier, Piece, StoredPage
+from kvtier.client.copier import Copier
+from kvtier.client.engine_pages import EnginePages
 from kvtier.client.meetings import Meeting, Meetings
 from kvtier.client.memory import SharedMemory
 from kvtier.page.checksum import CHECKSUM_BYTES
@@ -32,7 +33,6 @@ from kvtier.wire.messages import (
     Look,
     Looked,
     Release,
-    Renew,
     Report,
     Request,
     Reserve,
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer")
 
-_CHUNK_PAGES = 256
+_CHUNK_PAGES = 256  # that are asked for together: the agent looks for the next ones while these are copied
 _NEEDS_NO_WRITING = (Status.EXISTS, Status.WRITING)
 
 
@@ -100,14 +100,14 @@ class PageClient:
         self._with_agent(ask, self._settings.look_s)
         return leading
 
-    def get(self, digests: bytes, pages: Sequence[Sequence[Piece]]) -> list[bool]:
+    def get(self, digests: bytes, pages: EnginePages) -> list[bool]:
         """Fill the pieces of each page; whether it is whole there now. What is not holds anything."""
         whole = [False] * len(pages)
         self._with_agent(lambda call: self._get(call, digests, pages, whole), self._settings.get_s)
         self.counters.pages_got += sum(whole)
         return whole
 
-    def put(self, digests: bytes, pages: Sequence[Sequence[Piece]], depth: int = 0) -> list[bool]:
+    def put(self, digests: bytes, pages: EnginePages, depth: int = 0) -> list[bool]:
         """Store pages `depth`, `depth` + 1, ... of a prompt; whether each is stored, or is being stored by someone else."""
         stored = [False] * len(pages)
         self._with_agent(lambda call: self._put(call, digests, pages, depth, stored), self._settings.put_s)
@@ -127,54 +127,63 @@ class PageClient:
         self._meetings.close()
         self._copier.close()
 
-    def _get(self, call: _Call, digests: bytes, pages: Sequence[Sequence[Piece]], whole: list[bool]) -> None:
-        acquired = call.ask(Acquire(call.space, digests, 1000 * self._settings.lease_s, 500 * call.left_s), Acquired)
-        _check(len(acquired.statuses), len(pages))
-        found = [index for index, status in enumerate(acquired.statuses) if status == Status.OK]
-        stored = [StoredPage(offset, pages[index]) for offset, index in zip(acquired.offsets, found, strict=True)]
-        lengths = [page.length for page in stored]
-        if lengths != acquired.lengths:
-            raise AgentRefused(f"pages of {set(acquired.lengths)} bytes are stored in this space, not of {set(lengths)}")
-        for start in range(0, len(stored), _CHUNK_PAGES):
-            chunk = slice(start, start + _CHUNK_PAGES)
-            for number, checksum in enumerate(self._copier.get(call.memory, stored[chunk]), start):
-                if checksum == acquired.checksums[number * CHECKSUM_BYTES : (number + 1) * CHECKSUM_BYTES]:
-                    whole[found[number]] = True
-                else:
-                    self._report(call, digests, found[number], acquired.generations[number])
-            if not self._keep(call, acquired.lease, more=chunk.stop < len(stored)):
-                return
+    def _get(self, call: _Call, digests: bytes, pages: EnginePages, whole: list[bool]) -> None:
+        chunks = _chunks(len(pages))
+        requests = (
+            Acquire(call.space, _digests(digests, chunk), 1000 * self._settings.lease_s, 500 * call.left_s) for chunk in chunks
+        )
+        corrupt: list[tuple[int, int]] = []
+        for chunk, acquired in zip(chunks, call.ahead(requests, Acquired), strict=True):
+            found = _found(acquired, chunk.stop - chunk.start, pages.page_bytes)
+            checksums = self._copier.get(call.memory, acquired.offsets, pages.part(chunk).chosen(found))
+            call.tell(Release(acquired.lease))
+            wrong = _differing(checksums, acquired.checksums)
+            for number in found if not wrong else (found[each] for each in range(len(found)) if each not in wrong):
+                whole[chunk.start + number] = True
+            corrupt += [(chunk.start + found[each], acquired.generations[each]) for each in sorted(wrong)]
+        for index, generation in corrupt:
+            self._report(call, digests, index, generation)
 
     def _report(self, call: _Call, digests: bytes, index: int, generation: int) -> None:
         self.counters.pages_corrupt += 1
-        digest = digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+        digest = _digests(digests, slice(index, index + 1))
         log.warning("page %s failed its checksum and is not used", digest.hex())
         call.ask(Report(call.space, digest, generation), Done)
 
-    def _keep(self, call: _Call, lease: int, *, more: bool) -> bool:
-        """Renew the lease if there is more to copy under it, else release it; False where it has ended."""
-        if more:
-            return call.ask(Renew(lease, 1000 * self._settings.lease_s), Done).status is Status.OK
-        call.ask(Release(lease), Done)
-        return True
+    def _put(self, call: _Call, digests: bytes, pages: EnginePages, depth: int, stored: list[bool]) -> None:
+        chunks = _chunks(len(pages))
+        requests = (
+            Reserve(call.space, _digests(digests, chunk), [pages.page_bytes] * (chunk.stop - chunk.start), depth + chunk.start)
+            for chunk in chunks
+        )
+        before: _Committing | None = None
+        for chunk, reserved in zip(chunks, call.ahead(requests, Reserved), strict=True):
+            claimed = self._claimed(reserved, chunk, stored)
+            checksums = self._copier.put(call.memory, reserved.offsets, pages.part(chunk).chosen(claimed))
+            self._committed(call, before, stored)
+            number = call.send(Commit(reserved.writes, checksums))
+            before = _Committing(number, [chunk.start + each for each in claimed])
+        self._committed(call, before, stored)
 
-    def _put(self, call: _Call, digests: bytes, pages: Sequence[Sequence[Piece]], depth: int, stored: list[bool]) -> None:
-        lengths = [sum(piece.length for piece in pieces) for pieces in pages]
-        reserved = call.ask(Reserve(call.space, digests, lengths, depth), Reserved)
-        _check(len(reserved.statuses), len(pages))
-        stored[:] = [status in _NEEDS_NO_WRITING for status in reserved.statuses]
-        self.counters.pages_there += sum(stored)
-        claimed = [index for index, status in enumerate(reserved.statuses) if status == Status.OK]
-        for start in range(0, len(claimed), _CHUNK_PAGES):
-            chunk = slice(start, start + _CHUNK_PAGES)
-            to_copy = [
-                StoredPage(offset, pages[index]) for offset, index in zip(reserved.offsets[chunk], claimed[chunk], strict=True)
-            ]
-            checksums = self._copier.put(call.memory, to_copy)
-            committed = call.ask(Commit(reserved.writes[chunk], b"".join(checksums)), Statuses).statuses
-            for index, status in zip(claimed[chunk], committed, strict=True):
-                stored[index] = status == Status.OK
-            self.counters.pages_put += sum(status == Status.OK for status in committed)
+    def _claimed(self, reserved: Reserved, chunk: slice, stored: list[bool]) -> Sequence[int]:
+        """Pages of the chunk to be written now."""
+        statuses = reserved.statuses
+        _check(len(statuses), len(stored[chunk]))
+        claimed = _numbers_ok(statuses)
+        _check(len(reserved.offsets), len(claimed))
+        if len(claimed) < len(statuses):
+            stored[chunk] = [status in _NEEDS_NO_WRITING for status in statuses]
+            self.counters.pages_there += sum(stored[chunk])
+        return claimed
+
+    def _committed(self, call: _Call, committing: _Committing | None, stored: list[bool]) -> None:
+        if committing is None:
+            return
+        statuses = call.receive(committing.call, Statuses).statuses
+        _check(len(statuses), len(committing.pages))
+        for index, status in zip(committing.pages, statuses, strict=True):
+            stored[index] = status == Status.OK
+        self.counters.pages_put += statuses.count(Status.OK)
 
     def _with_agent(self, work: Callable[[_Call], object], deadline_s: float) -> bool:
         """Whether all of it was done; what was done before something failed stays done."""
@@ -213,12 +222,73 @@ class _Call:
 
     def ask(self, request: Request, answer: type[_Answer]) -> _Answer:
         """Raises `AgentUnavailable`, also for what is no answer to `request`, and `AgentRefused`."""
-        reply = self._channel.ask(request, self.left_s)
+        return self.receive(self.send(request), answer)
+
+    def send(self, request: Request) -> int:
+        """Ask, and go on. Answers must be received in the order in which was asked; one that is passed over is lost."""
+        return self._channel.send(request, self.left_s)
+
+    def receive(self, number: int, answer: type[_Answer]) -> _Answer:
+        reply = self._channel.receive(number, self.left_s)
         if not isinstance(reply, answer):
-            raise AgentUnavailable(f"{type(reply).__name__} is no answer to {type(request).__name__}")
+            raise AgentUnavailable(f"{type(reply).__name__} is not the {answer.__name__} that was asked for")
         return reply
 
+    def tell(self, request: Request) -> None:
+        """What needs no answer: it is passed over."""
+        self.send(request)
 
-def _check(statuses: int, pages: int) -> None:
-    if statuses != pages:
-        raise AgentUnavailable(f"an answer about {statuses} pages to a question about {pages}")
+    def ahead(self, requests: Iterable[Request], answer: type[_Answer]) -> Iterator[_Answer]:
+        """The answers one by one; while the caller is busy with one, the next has been asked for."""
+        asked = 0
+        for request in requests:
+            found = self.receive(asked, answer) if asked else None
+            asked = self.send(request)
+            if found is not None:
+                yield found
+        if asked:
+            yield self.receive(asked, answer)
+
+
+class _Committing(NamedTuple):
+    """A commit that was not answered yet."""
+
+    call: int
+    pages: Sequence[int]
+
+
+def _chunks(pages: int) -> list[slice]:
+    return [slice(start, min(start + _CHUNK_PAGES, pages)) for start in range(0, pages, _CHUNK_PAGES)]
+
+
+def _digests(digests: bytes, chunk: slice) -> bytes:
+    return digests[chunk.start * DIGEST_BYTES : chunk.stop * DIGEST_BYTES]
+
+
+def _found(acquired: Acquired, pages: int, page_bytes: int) -> Sequence[int]:
+    """Which of the asked pages are leased. Raises `AgentRefused` where they are stored in other lengths."""
+    _check(len(acquired.statuses), pages)
+    found = _numbers_ok(acquired.statuses)
+    for column in (len(acquired.offsets), len(acquired.generations), len(acquired.checksums) // CHECKSUM_BYTES):
+        _check(column, len(found))
+    if acquired.lengths != [page_bytes] * len(found):
+        raise AgentRefused(f"pages of {set(acquired.lengths)} bytes are stored in this space, not of {page_bytes}")
+    return found
+
+
+def _numbers_ok(statuses: bytes) -> Sequence[int]:
+    if not any(statuses):  # all OK, as they mostly are
+        return range(len(statuses))
+    return [number for number, status in enumerate(statuses) if status == Status.OK]
+
+
+def _differing(checksums: bytes, wanted: bytes) -> set[int]:
+    if checksums == wanted:
+        return set()
+    pairs = (slice(start, start + CHECKSUM_BYTES) for start in range(0, len(wanted), CHECKSUM_BYTES))
+    return {number for number, pair in enumerate(pairs) if checksums[pair] != wanted[pair]}
+
+
+def _check(found: int, pages: int) -> None:
+    if found != pages:
+        raise AgentUnavailable(f"an answer about {found} pages to a question about {pages}")

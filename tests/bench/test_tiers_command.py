@@ -30,9 +30,10 @@ def test_what_was_not_measured_is_absent() -> None:
 
 def test_pages_of_a_buffer_do_not_overlap() -> None:
     buffer = Buffer(1 << 20)
-    pieces = sorted(piece for page in buffer.pages(65_536) for piece in page)
-    assert sum(piece.length for piece in pieces) == 1 << 20
-    assert all(before.address + before.length <= after.address for before, after in pairwise(pieces))
+    pages = buffer.pages(65_536)
+    pieces = sorted(piece for number in range(len(pages)) for piece in pages.pieces(number))
+    assert sum(length for _, length in pieces) == 1 << 20
+    assert all(before[0] + before[1] <= after[0] for before, after in pairwise(pieces))
     buffer.mark(65_536, seed=2)
     assert len({bytes(buffer.view[page * 32_768 : page * 32_768 + 16]) for page in range(16)}) == 16
 

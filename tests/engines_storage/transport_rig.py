@@ -18,7 +18,8 @@ import msgspec
 
 from engine_adapters.launch.environments import ROOT, engine_bin
 from kvtier.client.channel import Channel
-from kvtier.client.copier import Piece, PortableCopier
+from kvtier.client.copier import PortableCopier
+from kvtier.client.engine_pages import EnginePages
 from kvtier.client.memory import SharedMemory
 from kvtier.client.page_client import ClientSettings, PageClient
 from kvtier.page.space import PageSpace
@@ -148,6 +149,5 @@ def until(true: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
-def _pages(whole: ctypes.Array[ctypes.c_char], count: int) -> list[list[Piece]]:
-    base = ctypes.addressof(whole)
-    return [[Piece(base + index * PAGE_BYTES, PAGE_BYTES)] for index in range(count)]
+def _pages(whole: ctypes.Array[ctypes.c_char], count: int) -> EnginePages:
+    return EnginePages.striped([(ctypes.addressof(whole), PAGE_BYTES)], count)

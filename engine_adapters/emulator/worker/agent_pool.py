@@ -19,7 +19,7 @@ import msgspec
 
 from engine_adapters.emulator.model.pool import Done, Reading
 from engine_adapters.emulator.model.request import Namespace
-from kvtier.client.copier import Piece
+from kvtier.client.engine_pages import EnginePages
 from kvtier.client.native_copier import best_copier
 from kvtier.client.page_client import ClientSettings, PageClient
 from kvtier.page.key import DIGEST_BYTES
@@ -165,9 +165,9 @@ class AgentPool:
         if loop is not None and resume is not None:
             loop.call_soon_threadsafe(resume, action)
 
-    def _pieces(self, buffer: bytearray, pages: int) -> list[list[Piece]]:
+    def _pieces(self, buffer: bytearray, pages: int) -> EnginePages:
         address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        return [[Piece(address + index * self.page_bytes, self.page_bytes)] for index in range(pages)]
+        return EnginePages.striped([(address, self.page_bytes)], pages)
 
 
 def page_content(digest: bytes, size: int) -> bytes:

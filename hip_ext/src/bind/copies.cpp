@@ -34,6 +34,43 @@ std::vector<core::Move> moves_of(const Numbers& to, const Numbers& from, const N
   return moves;
 }
 
+// The pieces of pages, each with its place in the pool, where a page's pieces follow each other.
+std::vector<core::Move> placed(core::Region pool, std::span<const std::int64_t> offsets, std::span<const std::int64_t> pieces,
+                               std::span<const std::int64_t> piece_bytes, bool out) {
+  if (pieces.size() != offsets.size() * piece_bytes.size())
+    throw std::invalid_argument(std::to_string(pieces.size()) + " pieces are not " + std::to_string(piece_bytes.size()) +
+                                " for each of " + std::to_string(offsets.size()) + " pages");
+  std::size_t page_bytes = 0;
+  for (const std::int64_t bytes : piece_bytes) {
+    if (bytes < 0) throw std::invalid_argument("a length is below 0");
+    page_bytes += static_cast<std::size_t>(bytes);
+  }
+  std::vector<core::Move> moves;
+  moves.reserve(pieces.size());
+  for (std::size_t page = 0; page < offsets.size(); ++page) {
+    if (offsets[page] < 0 || page_bytes > pool.bytes || static_cast<std::size_t>(offsets[page]) > pool.bytes - page_bytes)
+      throw std::invalid_argument(std::to_string(page_bytes) + " bytes at " + std::to_string(offsets[page]) +
+                                  " do not lie in a pool of " + std::to_string(pool.bytes));
+    std::byte* stored = pool.base + offsets[page];
+    for (std::size_t piece = 0; piece < piece_bytes.size(); ++piece) {
+      auto* const own = reinterpret_cast<std::byte*>(pieces[page * piece_bytes.size() + piece]);
+      const auto bytes = static_cast<std::size_t>(piece_bytes[piece]);
+      moves.push_back(out ? core::Move{own, stored, bytes} : core::Move{stored, own, bytes});
+      stored += bytes;
+    }
+  }
+  return moves;
+}
+
+void move_hashed(core::PageCopier& copier, std::span<const core::Move> moves, std::size_t pieces_a_page, core::Region digests) {
+  const std::size_t pages = pieces_a_page ? moves.size() / pieces_a_page : 0;
+  if (digests.bytes != pages * core::kDigestBytes)
+    throw std::invalid_argument("digests takes 16 bytes for each of " + std::to_string(pages) + " pages, not " +
+                                std::to_string(digests.bytes));
+  const nb::gil_scoped_release release;
+  copier.move_hashed(moves, pieces_a_page, digests.base);
+}
+
 }  // namespace
 
 void bind_copies(nb::module_& module) {
@@ -76,6 +113,26 @@ void bind_copies(nb::module_& module) {
            whole("to"), whole("from_"), whole("lengths"),
            "Copy `lengths[i]` bytes from address `from_[i]` to address `to[i]`, all int64 of shape (n,). The caller answers for the "
            "addresses. ValueError where bytes that are written overlap any others that are named.")
+      .def("put_hashed",
+           [](core::PageCopier& self, const Writable& pool, const Numbers& offsets, const Numbers& pieces, const Numbers& piece_bytes,
+              const Writable& digests) {
+             const auto moves = placed(region_of(pool), numbers_of(offsets), numbers_of(pieces), numbers_of(piece_bytes), false);
+             move_hashed(self, moves, piece_bytes.shape(0), region_of(digests));
+           },
+           whole("pool"), whole("offsets"), whole("pieces"), whole("piece_bytes"), whole("digests"),
+           "Copy n pages into `pool`, page i to byte `offsets[i]` on, and hash them on the way. A page is made of k pieces of "
+           "`piece_bytes[k]` bytes, which lie at addresses `pieces[i * k]` on; the caller answers for these. All int64, of shapes "
+           "(n,), (n * k,) and (k,). `digests`, of 16 n bytes, gets the XXH3-128 of each page as xxhash spells it; every byte was "
+           "hashed from the load that it was copied from. ValueError for a page that does not lie in `pool`, one below 241 bytes "
+           "(they are hashed in another way), and bytes that are written and named twice.")
+      .def("get_hashed",
+           [](core::PageCopier& self, const Readable& pool, const Numbers& offsets, const Numbers& pieces, const Numbers& piece_bytes,
+              const Writable& digests) {
+             const auto moves = placed(region_of(pool), numbers_of(offsets), numbers_of(pieces), numbers_of(piece_bytes), true);
+             move_hashed(self, moves, piece_bytes.shape(0), region_of(digests));
+           },
+           whole("pool"), whole("offsets"), whole("pieces"), whole("piece_bytes"), whole("digests"),
+           "The other way: out of `pool`, into the pieces. As `put_hashed`.")
       .def("flat",
            [](core::PageCopier& self, const Writable& to, const Readable& from) {
              const auto target = region_of(to), source = region_of(from);

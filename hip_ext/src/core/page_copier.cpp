@@ -7,10 +7,15 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/page_hasher.hpp"
+
 namespace loadback::core {
 namespace {
 
 constexpr std::size_t kJobBytes = 256 << 10;
+// Pages that a job copies and hashes in turn, and stripes a turn: the best of 13 combinations for the smaller pages.
+constexpr std::size_t kHashedTogether = 4;
+constexpr std::size_t kHashedTurn = 4;
 
 bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
   return std::less<>{}(a, b + b_bytes) && std::less<>{}(b, a + a_bytes) && a_bytes && b_bytes;
@@ -40,13 +45,18 @@ void check_distinct(std::span<const std::int64_t> pages, std::size_t held) {
 
 // Sorted by what is written, a move can only overlap its neighbour's target, and a source only the targets around it.
 void check_moves(std::span<const Move> moves) {
+  const auto by_target = [](const Move& a, const Move& b) { return std::less<>{}(a.to, b.to); };
   std::vector<Move> sorted(moves.begin(), moves.end());
   std::erase_if(sorted, [](const Move& move) { return move.bytes == 0; });
-  std::sort(sorted.begin(), sorted.end(), [](const Move& a, const Move& b) { return std::less<>{}(a.to, b.to); });
+  if (sorted.empty()) return;
+  if (!std::is_sorted(sorted.begin(), sorted.end(), by_target)) std::sort(sorted.begin(), sorted.end(), by_target);
   for (std::size_t index = 1; index < sorted.size(); ++index)
     if (overlap(sorted[index - 1].to, sorted[index - 1].bytes, sorted[index].to, sorted[index].bytes))
       throw std::invalid_argument("two moves write the same bytes");
+  const std::byte* const first = sorted.front().to;
+  const auto all = static_cast<std::size_t>(sorted.back().to + sorted.back().bytes - first);
   for (const Move& move : sorted) {
+    if (!overlap(first, all, move.from, move.bytes)) continue;  // of most batches: from one place to another
     auto next = std::lower_bound(sorted.begin(), sorted.end(), move.from + move.bytes,
                                  [](const Move& a, const std::byte* end) { return std::less<>{}(a.to, end); });
     if (next != sorted.begin() && overlap(std::prev(next)->to, std::prev(next)->bytes, move.from, move.bytes))
@@ -136,10 +146,47 @@ Pieces cut(std::span<const Move> moves) {
   return pieces;
 }
 
+std::vector<std::size_t> page_sizes(std::span<const Move> pieces, std::size_t pieces_a_page) {
+  if (!pieces_a_page || pieces.size() % pieces_a_page)
+    throw std::invalid_argument(std::to_string(pieces.size()) + " pieces are no whole number of pages");
+  std::vector<std::size_t> sizes(pieces.size() / pieces_a_page);
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) sizes[piece / pieces_a_page] += pieces[piece].bytes;
+  for (const std::size_t bytes : sizes)
+    if (bytes < kMinHashedBytes)
+      throw std::invalid_argument("a page of " + std::to_string(bytes) + " bytes: those below " +
+                                  std::to_string(kMinHashedBytes) + " are not hashed here");
+  return sizes;
+}
+
+// Pages in turn keep more memory banks busy, as in interleaved copies. At most kHashedTogether.
+void copy_hashed(const HashedCopy& copy, std::span<const Move> pieces, std::span<const std::size_t> sizes, std::byte* digests) {
+  std::array<HashedPage, kHashedTogether> under_way;
+  std::array<std::byte*, kHashedTogether> digest_of;
+  const std::size_t pieces_a_page = pieces.size() / sizes.size();
+  std::size_t count = 0;
+  for (; count < sizes.size(); ++count) {
+    under_way[count].begin(copy, pieces.subspan(count * pieces_a_page, pieces_a_page), sizes[count]);
+    digest_of[count] = digests + count * kDigestBytes;
+  }
+  while (count) {
+    for (std::size_t index = 0; index < count;) {
+      if (under_way[index].step(kHashedTurn)) {
+        ++index;
+        continue;
+      }
+      under_way[index].finish(digest_of[index]);
+      --count;
+      under_way[index] = under_way[count];
+      digest_of[index] = digest_of[count];
+    }
+  }
+  copy.fence();
+}
+
 }  // namespace
 
 PageCopier::PageCopier(unsigned threads, Isa isa, const std::vector<int>& cpus)
-    : stream_(stream_copy(isa)), pool_(threads, cpus) {}
+    : stream_(stream_copy(isa)), hashed_(hashed_copy(isa)), pool_(threads, cpus) {}
 
 void PageCopier::gather(Region packed, Region pool, std::span<const std::int64_t> pages, std::size_t page_bytes) {
   check_pages(packed, pool, pages, page_bytes);
@@ -163,6 +210,18 @@ void PageCopier::move(std::span<const Move> moves) {
     const std::size_t first = job ? pieces.job_ends[job - 1] : 0;
     for (std::size_t index = first; index < pieces.job_ends[job]; ++index) copy_piece(stream_, pieces.moves[index]);
     stream_.fence();
+  });
+}
+
+void PageCopier::move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests) {
+  const auto sizes = page_sizes(pieces, pieces_a_page);
+  check_moves(pieces);
+  // Of few pages, so many a job that every thread has two jobs.
+  const std::size_t per_job = std::clamp<std::size_t>(sizes.size() / (2 * pool_.threads()), 1, kHashedTogether);
+  pool_.run((sizes.size() + per_job - 1) / per_job, [&, per_job](std::size_t job) {
+    const std::size_t first = job * per_job, count = std::min(per_job, sizes.size() - first);
+    copy_hashed(hashed_, pieces.subspan(first * pieces_a_page, count * pieces_a_page), std::span(sizes).subspan(first, count),
+                digests + first * kDigestBytes);
   });
 }
 

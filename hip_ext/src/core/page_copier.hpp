@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "core/hashed_copy.hpp"
+#include "core/move.hpp"
 #include "core/stream_copy.hpp"
 #include "core/worker_pool.hpp"
 
@@ -14,12 +16,6 @@ namespace loadback::core {
 
 struct Region {
   std::byte* base;
-  std::size_t bytes;
-};
-
-struct Move {
-  std::byte* to;
-  const std::byte* from;
   std::size_t bytes;
 };
 
@@ -34,6 +30,9 @@ class PageCopier {
   void scatter(Region pool, Region packed, std::span<const std::int64_t> pages, std::size_t page_bytes);
   // Each on its own. Throws std::invalid_argument where what is written overlaps anything else that is named.
   void move(std::span<const Move> moves);
+  // The same of pages that are made of `pieces_a_page` pieces each. Writes kDigestBytes a page, the XXH3-128 of what was copied.
+  // Also refuses a page below kMinHashedBytes, and pieces that are no whole number of pages.
+  void move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests);
 
   // One run of bytes straight through: what the other ways are measured against.
   void flat(Region to, Region from);
@@ -43,6 +42,7 @@ class PageCopier {
 
  private:
   const StreamCopy& stream_;
+  const HashedCopy& hashed_;
   WorkerPool pool_;
 };
 

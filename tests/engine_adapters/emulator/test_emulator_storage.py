@@ -17,7 +17,8 @@ from engine_adapters.emulator.model.engine import EngineModel
 from engine_adapters.emulator.model.pool import Done, Reading
 from engine_adapters.emulator.model.request import SHARED, EngineRequest, Namespace
 from engine_adapters.emulator.worker.agent_pool import AgentPool, page_content
-from kvtier.client.copier import Piece, PortableCopier
+from kvtier.client.copier import PortableCopier
+from kvtier.client.engine_pages import EnginePages
 from kvtier.client.page_client import ClientSettings, PageClient
 from kvtier.hashing.sglang import Chain
 from kvtier.page.space import PageSpace
@@ -174,8 +175,8 @@ async def test_a_page_of_other_content_is_not_used(agent: NodeAgent) -> None:
     content = bytearray().join(page_content(digests[0 if number == 17 else number], size) for number in range(20))
     address = ctypes.addressof(ctypes.c_char.from_buffer(content))
     client = PageClient(agent.socket, PageSpace("tiny", "emulated", "digests", PAGE), PortableCopier(), PATIENT)
-    pieces = [[Piece(address + number * size, size)] for number in range(20)]
-    assert all(await asyncio.to_thread(client.put, b"".join(digests), pieces))
+    pages = EnginePages.striped([(address, size)], 20)
+    assert all(await asyncio.to_thread(client.put, b"".join(digests), pages))
     client.close()
     pool = AgentPool(agent.socket, "tiny", PAGE, TOKEN_BYTES, 1000)
     resumed: asyncio.Queue[Any] = asyncio.Queue()

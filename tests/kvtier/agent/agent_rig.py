@@ -19,7 +19,8 @@ import msgspec
 
 from kvtier.agent.agent import Agent
 from kvtier.agent.config import parse_config
-from kvtier.client.copier import Piece, PortableCopier
+from kvtier.client.copier import PortableCopier
+from kvtier.client.engine_pages import EnginePages
 from kvtier.client.page_client import ClientSettings, PageClient
 from kvtier.page.space import PageSpace
 from kvtier.wire.messages import Peer
@@ -56,22 +57,22 @@ class EngineMemory:
             for index, number in enumerate(self.numbers):
                 whole = content(number)
                 for piece, part in zip(self.pieces(index), (whole[: self._half], whole[self._half :]), strict=True):
-                    ctypes.memmove(piece.address, part, len(part))
-
-    def pieces(self, index: int) -> tuple[Piece, Piece]:
-        keys = self._base + index * self._half
-        return Piece(keys, self._half), Piece(keys + self._values, self._half)
-
-    def write(self, piece: Piece, data: bytes) -> None:
-        assert len(data) == piece.length
-        ctypes.memmove(piece.address, data, piece.length)
+                    self.write(piece, part)
 
     @property
-    def pages(self) -> list[tuple[Piece, Piece]]:
-        return [self.pieces(index) for index in range(len(self.numbers))]
+    def pages(self) -> EnginePages:
+        return EnginePages.striped([(self._base, self._half), (self._base + self._values, self._half)], len(self.numbers))
+
+    def pieces(self, index: int) -> list[tuple[int, int]]:
+        """(address, length) of each."""
+        return self.pages.pieces(index)
+
+    def write(self, piece: tuple[int, int], data: bytes) -> None:
+        assert len(data) == piece[1]
+        ctypes.memmove(piece[0], data, len(data))
 
     def page(self, index: int) -> bytes:
-        return b"".join(ctypes.string_at(piece.address, piece.length) for piece in self.pieces(index))
+        return b"".join(ctypes.string_at(*piece) for piece in self.pieces(index))
 
     def right(self) -> list[bool]:
         """Which pages hold what their numbers say."""

@@ -13,7 +13,7 @@ import pytest
 from agent_rig import SPACE, agent_here, config_of, digest
 
 from kvtier.agent.ssd_io import Wanted, read_pages
-from kvtier.client.copier import Piece
+from kvtier.client.engine_pages import EnginePages
 from kvtier.client.page_client import PageClient
 from kvtier.page.checksum import page_checksum
 from kvtier.page.key import page_key
@@ -35,10 +35,7 @@ async def test_in_dram(tmp_path: Path, connect: Callable[..., PageClient]) -> No
     rng = Random(5)
     source = ctypes.create_string_buffer(rng.randbytes(PAGES * PAGE_BYTES), PAGES * PAGE_BYTES)
     target = ctypes.create_string_buffer(PAGES * PAGE_BYTES)
-    pages, targets = (
-        [[Piece(ctypes.addressof(buffer) + page * PAGE_BYTES, PAGE_BYTES)] for page in range(PAGES)]
-        for buffer in (source, target)
-    )
+    pages, targets = (EnginePages.striped([(ctypes.addressof(buffer), PAGE_BYTES)], PAGES) for buffer in (source, target))
     digests = b"".join(digest(number) for number in range(PAGES))
     async with agent_here(config := config_of(tmp_path)) as agent:
         client, space = connect(config), agent.store.meet(SPACE)

@@ -219,7 +219,7 @@ class AgentMachine(RuleBasedStateMachine):
         numbers = self.agent.inside(lambda agent: agent.numbers())
         assert numbers["crashes"] == numbers["mover_crashes"] == numbers["broken_frames"] == 0
         assert numbers["dram_used_bytes"] <= numbers["dram_bytes"]
-        assert numbers["leases"] == len(self.held)
+        until(lambda: self.agent.inside(lambda agent: agent.numbers()["leases"]) == len(self.held), "leases of gets end")
 
     def teardown(self) -> None:
         self.hang_up_if_connected()
