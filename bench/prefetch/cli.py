@@ -112,8 +112,8 @@ def _bytes(outcome: Outcome, arm: str) -> str:
 def _show_idle(threads: int, seconds: float, as_json_line: bool) -> None:
     measured = asyncio.run(measure_idle(threads, seconds))
     print(
-        f"{threads} idle threads over {seconds:g} s: {100 * measured.core_share:.3f} % of a core"
-        f" (an empty gateway: {100 * measured.empty_core_share:.3f} %),"
+        f"{threads} idle threads over {seconds:g} s: {measured.cpu_ms:.0f} ms of CPU,"
+        f" an empty gateway {measured.empty_cpu_ms:.0f} ms; {100 * measured.core_share:.3f} % of a core more,"
         f" {measured.planner_bytes / threads:.0f} bytes a thread, the cost model asked {measured.looked_at} times"
     )
     if as_json_line:

@@ -28,12 +28,17 @@ _PATH = "/v1/chat/completions"
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """`core_share`: processor time over wall time, less that of the same gateway with no threads."""
+    """Processor time of the whole process over `seconds`, and of the same gateway with no threads.
+
+    It does not grow with `seconds`: a thread is looked at when its gap has doubled, so that the first second costs as much as
+    the last half of a minute. Shares of a core are therefore of this very time.
+    """
 
     threads: int
     seconds: float
-    core_share: float
-    empty_core_share: float
+    cpu_ms: float
+    empty_cpu_ms: float
+    core_share: float  # what the threads add
     looked_at: int  # times that the cost model was asked where a thread would go
     planner_bytes: int  # of Python's allocator, for all threads
 
@@ -55,12 +60,14 @@ class _Counted:
 
 async def measure_idle(threads: int, seconds: float) -> Idle:
     """Takes twice `seconds`: first without threads, then with."""
-    empty, _, _ = await _share(0, seconds)
-    share, asked, size = await _share(threads, seconds)
-    return Idle(threads, seconds, max(0.0, share - empty), empty, asked, size)
+    empty_s, _, _ = await _spent(0, seconds)
+    spent_s, asked, size = await _spent(threads, seconds)
+    share = max(0.0, spent_s - empty_s) / seconds
+    return Idle(threads, seconds, 1000 * spent_s, 1000 * empty_s, share, asked, size)
 
 
-async def _share(threads: int, seconds: float) -> tuple[float, int, int]:
+async def _spent(threads: int, seconds: float) -> tuple[float, int, int]:
+    """Processor seconds, how often the cost model was asked, and the planner's bytes."""
     gateway = _gateway()
     try:
         prefetcher = gateway.prefetch.prefetcher
@@ -70,9 +77,9 @@ async def _share(threads: int, seconds: float) -> tuple[float, int, int]:
         prefetcher.start()
         await asyncio.sleep(0.5)  # the ends of their turns are told
         view.asked = 0
-        wall, spent = time.monotonic(), time.process_time()
+        spent = time.process_time()
         await asyncio.sleep(seconds)
-        return (time.process_time() - spent) / (time.monotonic() - wall), view.asked, size
+        return time.process_time() - spent, view.asked, size
     finally:
         await gateway.close()
 
