@@ -90,6 +90,7 @@ class PromptConfig(Section):
     model_dir: str  # folder with tokenizer.json, tokenizer_config.json and the chat template
     threads: Annotated[int, Field(ge=1, le=64)] = 1
     queue_limit: Annotated[int, Field(ge=1)] = 64  # prompts that wait or are made; one more goes by lineage
+    queue_bytes: Annotated[int, Field(gt=0)] = 8_000_000  # of their bodies together
     keep_ids: bool = True  # without them states take a sixth, and deep edits are tokenised anew
     max_bytes: Annotated[int, Field(gt=0)] = 1_500_000_000
     max_thread_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -42,7 +42,7 @@ class PrefetchBody(NamesPrompt):
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
     max_bytes: Annotated[int, Meta(ge=0)] = 0
 
-    subjects = ("thread", "messages", "tokens", "hashes")
+    subjects: ClassVar[tuple[str, ...]] = ("thread", "messages", "tokens", "hashes")
 
 
 class PrefetchApi:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from router.config.tree import PromptConfig
-from router.prompts.counts import PromptCounts
+from router.prompts.counts import Fallback, PromptCounts
 from router.prompts.reader import PromptReader
 from router.prompts.trust import Level, Trust
 
@@ -28,6 +28,7 @@ class PoolPrompts:
         self.error = error
         self.counts = PromptCounts()
         self.pending = 0
+        self.pending_bytes = 0
         self.verifying = False
         self._trusts: OrderedDict[tuple[str, str], Trust] = OrderedDict()
         self._workers = ThreadPoolExecutor(config.threads, thread_name_prefix=f"prompt-{name}")
@@ -44,6 +45,25 @@ class PoolPrompts:
         else:
             self._trusts.move_to_end(key)
         return trust
+
+    def take_room(self, size: int) -> bool:
+        """Whether one more prompt, of a body of `size` bytes, may be made; it is to be given back then."""
+        config = self.config
+        if self.pending >= config.queue_limit or self.pending_bytes + size > config.queue_bytes:
+            return False
+        self.pending += 1
+        self.pending_bytes += size
+        return True
+
+    def give_room(self, size: int) -> None:
+        self.pending -= 1
+        self.pending_bytes -= size
+
+    def crashed(self) -> bool:
+        """Count a fault of ours. Whether to tell it: the first, the second, the fourth and so on, since one client's bodies may
+        all hit the same."""
+        self.counts.fallbacks[Fallback.CRASHED] += 1
+        return self.counts.fallbacks[Fallback.CRASHED].bit_count() == 1
 
     async def run(self, work: Callable[[], T]) -> T:
         """In a tokenizer thread."""

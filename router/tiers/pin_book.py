@@ -24,6 +24,7 @@ from router.prefetch.node_agents import shards_of
 from router.tiers.nodes import Node, Nodes
 
 _PREFIX = "pin-"
+_STEP_BYTES = 1024 * DIGEST_BYTES
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -111,7 +112,7 @@ class PinBook:
             return Held(Status.BUSY, fault=node.fault)
         best = Held(Status.MISS)
         for space in filter(serves, node.report.spaces):
-            held = await self._pin_space(node, name, space, digests[: leading_bytes(name, digests, index)], ttl_ms)
+            held = await self._pin_space(node, name, space, digests[: await leading_bytes(name, digests, index)], ttl_ms)
             best = max(best, held, key=lambda each: each.pages)
             if held.pages and held is not best:
                 await self._unpin_at(name, held.pins)
@@ -142,11 +143,13 @@ class PinBook:
             node.fault = str(error)
 
 
-def leading_bytes(node: str, digests: bytes, index: BlockIndex) -> int:
+async def leading_bytes(node: str, digests: bytes, index: BlockIndex) -> int:
     """How much of `digests` names pages that a node is known to have in DRAM, from the first on."""
     sources = [source for source in index.sources if isinstance(source, NodeKey) and source.node == node]
     at = 0
     while at < len(digests):
+        if at % _STEP_BYTES == 0:
+            await asyncio.sleep(0)  # others' turn
         block = event_id(digests[at : at + DIGEST_BYTES])
         if not any(index.holds(source, block, Tier.L3) for source in sources):
             break

@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
-from typing import Annotated, Self
+from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import Field, ValidationError, model_validator
+from msgspec import Meta
 
 from costmodel.values import Role
-from kvtier.page.key import join_digests
 from router.auth import check_client
 from router.clock import Clock
-from router.config.tree import Section
 from router.errors import BadRequest
 from router.fleet.fleet import Fleet
 from router.fleet.followers import serves
 from router.fleet.pool import Pool
-from router.kv_fields import Name, PageHashes, TokenIds
+from router.kv_fields import Name, NamesPrompt, page_digests, read_body, token_ids
 from router.prefetch.subjects import Subjects, named_by_ids
 from router.tiers.pin_book import Pin, PinBook
 
 PATH = "/v1/kv/pins"
 
 
-class PinBody(Section):
-    """Body of `POST /v1/kv/pins`: exactly one of `thread`, `tokens` and `hashes`."""
+class PinBody(NamesPrompt):
+    """Body of `POST /v1/kv/pins`."""
 
-    thread: Name | None = None
-    tokens: TokenIds | None = None
-    hashes: PageHashes | None = None
-    model: str | None = None  # needed with all but `thread` where several pools serve
-    cache_salt: Name | None = None
-    node: str | None = None  # absent: on every node that has any of it
-    ttl_s: Annotated[float, Field(gt=0)] = 600.0
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        given = [name for name in ("thread", "tokens", "hashes") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ValueError(f"give exactly one of thread, tokens, hashes, not {', '.join(given) or 'none'}")
-        return self
+    node: Name | None = None  # absent: on every node that has any of it
+    ttl_s: Annotated[float, Meta(gt=0)] = 600.0
 
 
 class PinsApi:
@@ -55,7 +42,7 @@ class PinsApi:
     async def add(self, body: PinBody) -> dict[str, object]:
         """Raises `BadRequest` for a prompt that cannot be named, and what `PinBook.add` raises."""
         pool, digests = await self._named(body)
-        subject = body.thread or f"{'tokens' if body.tokens is not None else 'hashes'}"
+        subject = body.thread or ("tokens" if body.has("tokens") else "hashes")
         names = () if body.node is None else (body.node,)
         pin = await self._book.add(subject, digests, pool.blocks, partial(serves, pool), body.ttl_s, names)
         return self.view(pin)
@@ -82,16 +69,14 @@ class PinsApi:
             return prompt.pool, digests
         pools = list(self._fleet.pools.values())
         pool = pools[0] if body.model is None and len(pools) == 1 else self._fleet.pool_for(body.model or "")
-        if body.hashes is not None:
-            try:
-                return pool, join_digests(body.hashes)
-            except ValueError as error:
-                raise BadRequest(str(error), param="hashes") from error
+        if body.has("hashes"):
+            return pool, await page_digests(body.hashes)
         infos = (worker.info for worker in pool.workers.values() if worker.role is not Role.DECODE)
         info = next((info for info in infos if info is not None), None)
-        if info is None or body.tokens is None:
+        if info is None:
             raise BadRequest(f"no worker of pool {pool.name!r} has been discovered yet")
-        return pool, named_by_ids(pool, info, body.tokens, body.cache_salt).digests
+        ids = await token_ids(body.tokens)
+        return pool, (await asyncio.to_thread(named_by_ids, pool, info, ids, body.cache_salt)).digests
 
 
 def pins_router(api: PinsApi, book: PinBook, api_keys: tuple[str, ...]) -> APIRouter:
@@ -100,7 +85,7 @@ def pins_router(api: PinsApi, book: PinBook, api_keys: tuple[str, ...]) -> APIRo
     @router.post(PATH, status_code=201)
     async def add(request: Request) -> dict[str, object]:
         check_client(request.headers.raw, api_keys)
-        return await api.add(_parse(await request.body()))
+        return await api.add(await read_body(request, PinBody))
 
     @router.get(PATH)
     async def every(request: Request) -> dict[str, object]:
@@ -118,12 +103,3 @@ def pins_router(api: PinsApi, book: PinBook, api_keys: tuple[str, ...]) -> APIRo
         return api.view(await book.remove(pin_id))
 
     return router
-
-
-def _parse(raw: bytes) -> PinBody:
-    try:
-        return PinBody.model_validate_json(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(map(str, first["loc"]))
-        raise BadRequest(f"{path}: {first['msg']}" if path else str(first["msg"]), param=path or None) from error

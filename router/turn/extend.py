@@ -122,9 +122,8 @@ class Extender:
         level = trust.level_of(turn.sighting.thread)
         if level is Level.LINEAGE:
             return Fallback.LINEAGE
-        if prompts.pending >= prompts.config.queue_limit:
+        if not prompts.take_room(len(turn.request.body)):
             return Fallback.BUSY
-        prompts.pending += 1
         job = turn.prompt = PromptJob(_ask(turn, info), trust, level)
         job.wants_ids = (
             prompts.config.forward_ids and turn.dialect.name is DialectName.CHAT and trust.forwards(turn.sighting.thread)
@@ -142,8 +141,8 @@ class Extender:
         except ValueError as error:
             job.refusal = str(error)
         except Exception:  # noqa: BLE001  the root of this task: a turn must not fail for want of a prompt
-            _log.exception("prompt_crashed", pool=prompts.name, thread=job.ask.thread)
-            counts.fallbacks[Fallback.CRASHED] += 1
+            if prompts.crashed():
+                _log.exception("prompt_crashed", pool=prompts.name, thread=job.ask.thread)
             job.refusal = "the gateway could not derive it"
         else:
             job.prompt = prompt
@@ -151,7 +150,7 @@ class Extender:
             counts.took(prompt.cpu_ms)
             self._threads.extended(job.ask.thread, prompt.blocks, prompt.page_size)
         finally:
-            prompts.pending -= 1
+            prompts.give_room(len(job.ask.body))
         if job.counted is not None:
             self._settle(prompts, turn, job)
 
@@ -205,8 +204,8 @@ class Extender:
         try:
             return await prompts.run_verification(partial(reader.verify, job.ask, prompt.state))
         except Exception:  # noqa: BLE001  the root of both tasks that verify
-            _log.exception("prompt_crashed", pool=prompts.name, thread=job.ask.thread)
-            prompts.counts.fallbacks[Fallback.CRASHED] += 1
+            if prompts.crashed():
+                _log.exception("prompt_crashed", pool=prompts.name, thread=job.ask.thread)
             return None
         finally:
             prompts.verifying = False

@@ -136,6 +136,15 @@ async def test_ids_that_no_event_ever_names(stage: PromptStage, monkeypatch: pyt
     assert stage.compared["whole", "right"] > 8
 
 
+async def test_more_bytes_of_prompts_than_the_queue_takes() -> None:
+    async with prompt_stage({"queue_bytes": 1_000}) as stage:
+        await stage.turn({"messages": talk(1)})
+        assert stage.fallbacks == {}
+        await stage.turn({"messages": talk(1, topic="net", lines=60)})
+        assert stage.fallbacks == {"busy": 1}
+        assert (stage.prompts.pending, stage.prompts.pending_bytes) == (0, 0)
+
+
 async def test_more_prompts_than_the_queue_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     async with prompt_stage({"queue_limit": 1}) as stage:
         stage.prompts.pending = 1
