@@ -165,6 +165,41 @@ class Indexes(msgspec.Struct, frozen=True):
     pools: list[PoolIndex]
 
 
+class NodeNumbers(msgspec.Struct, frozen=True):
+    """What one node's agent told of itself last."""
+
+    node: str
+    up: bool = False
+    age_ms: float | None = None  # since it told
+    numbers: dict[str, float] = {}
+
+
+class PrefetchTally(msgspec.Struct, frozen=True):
+    """What prefetch did for one trigger; `jobs` by their end."""
+
+    planned_bytes: int = 0
+    moved_bytes: int = 0
+    useful_bytes: int = 0
+    wasted_bytes: int = 0
+    late_bytes: int = 0
+    warmed_bytes: int = 0
+    warm_wasted_bytes: int = 0
+    saved_ms: float = 0.0
+    added_ms: float = 0.0
+    jobs: dict[str, int] = {}
+
+
+class Prefetched(msgspec.Struct, frozen=True):
+    triggers: dict[str, PrefetchTally] = {}
+
+
+class Tiers(msgspec.Struct, frozen=True):
+    """The answer of `/admin/tiers`."""
+
+    nodes: list[NodeNumbers] = []
+    prefetch: Prefetched = Prefetched()
+
+
 class _Fault(msgspec.Struct, frozen=True):
     message: str
 
@@ -187,9 +222,12 @@ def decode(data: bytes, kind: type[Value], where: str) -> Value:
         raise AdminError(f"{where} answered {shown!r} ({error})", NOT_A_GATEWAY) from error
 
 
-async def fetch(http: httpx.AsyncClient, path: str, kind: type[Value], body: bytes | None = None) -> Value:
-    """GET, or POST of a JSON body. Raises `AdminError`."""
-    method, headers = ("GET", {}) if body is None else ("POST", {"content-type": "application/json"})
+async def fetch(
+    http: httpx.AsyncClient, path: str, kind: type[Value], body: bytes | None = None, method: str | None = None
+) -> Value:
+    """GET, or POST of a JSON body, or another method. Raises `AdminError`."""
+    method = method or ("GET" if body is None else "POST")
+    headers = {"content-type": "application/json"} if body else {}
     where = f"{http.base_url}{path}"
     try:
         response = await http.request(method, path, content=body, headers=headers, timeout=TIMEOUT_S)

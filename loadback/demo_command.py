@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import time
 from dataclasses import replace
 from typing import Annotated
 
 import httpx
+import msgspec
 import typer
 from rich.console import Console
 
@@ -15,11 +18,13 @@ from bench.swarm.plan import Shape, plan_swarm
 from bench.swarm.swarm import run_swarm
 from bench.swarm.turns import TurnRecord, summary
 from costmodel.accuracy import Accuracy
-from loadback.admin_api import AdminError, Decisions, PastTurn, fetch
-from loadback.pool_spec import MODEL_NAME, TINY_MODEL, EngineChoice, GatewaySpec, PoolSpec
+from loadback.admin_api import AdminError, Decisions, PastTurn, Tiers, fetch
+from loadback.maintenance import Midway, take_out_in_turn
+from loadback.pool_spec import MODEL_NAME, PAGE_BYTES, TINY_MODEL, EngineChoice, GatewaySpec, PoolSpec
 from loadback.stack import Stack, running_stack
 from loadback.swarm_display import SwarmDisplay
 from loadback.terminal import run_reporting, say
+from loadback.tier_tables import moved_bytes, prefetch_table, prefetched, tiers_table, tokens_by_tier
 from loadback.turn_tables import join, sessions_table, turns_table
 from loadback.up_command import (
     START_ERRORS,
@@ -36,10 +41,15 @@ from loadback.up_command import (
 INTERRUPTED = 130
 RESUME_GAP_S = 1.5  # so that a demo can show a resumed session without a minute's wait
 IDLE_S = 2.5
+TOOL_WAIT_S = 0.4  # long enough to move KV meanwhile
+TOLD_S = 30.0
+TOLD_POLL_S = 0.1
 DECISIONS_LIMIT = 1000
 TABLE_WIDTH = 124  # tables are not cut where the terminal is narrow or none
 SHAPES = {
-    EngineChoice.EMULATOR: Shape(system_words=900, result_words=150, max_tokens=160, idle_s=IDLE_S),
+    EngineChoice.EMULATOR: Shape(
+        system_words=500, task_words=300, result_words=250, max_tokens=160, tool_wait_s=TOOL_WAIT_S, idle_s=IDLE_S
+    ),
     EngineChoice.SGLANG: Shape(system_words=300, result_words=60, max_tokens=48, idle_s=IDLE_S),  # one CPU core computes it
 }
 
@@ -92,11 +102,13 @@ def demo(
 async def _demo(pool: PoolSpec, gateway: GatewaySpec, shape: Shape, rng: random.Random, *, once: bool, json_only: bool) -> int:
     async with running_stack(pool, gateway) as stack:
         say(f"{shape.sessions} agent sessions of {shape.turns} turns through {stack.gateway.url}/v1")
-        turns = await _run_sessions(stack, shape, rng)
-        past = await _past_turns(stack)
+        async with httpx.AsyncClient(base_url=stack.gateway.url, trust_env=False) as http:
+            turns = await _run_sessions(stack, http, shape, rng)
+            past = (await fetch(http, f"/admin/decisions?limit={DECISIONS_LIMIT}", Decisions)).decisions
+            tiers = await _settled_tiers(http)
         if not json_only:
-            _print_tables(turns, past)
-        result = summary(pool.engine.value, turns) | {"predicted": prediction_error(past)}
+            _print_tables(turns, past, tiers)
+        result = summary(pool.engine.value, turns) | {"predicted": prediction_error(past)} | tiers_summary(past, tiers)
         if not once:
             print(json.dumps(result) if json_only else welcome(pool, stack), flush=True)
             if not await stack.serve_until_told():
@@ -120,21 +132,49 @@ def prediction_error(past: list[PastTurn]) -> dict[str, object]:
     return {"turns": len(half), "ttft_error_p50": accuracy.error, "ttft_bias_p50": accuracy.bias}
 
 
-async def _run_sessions(stack: Stack, shape: Shape, rng: random.Random) -> list[TurnRecord]:
+def tiers_summary(past: list[PastTurn], tiers: Tiers) -> dict[str, object]:
+    """The tiers' part of the last line: tokens by what served them, bytes that agents moved, what prefetch did."""
+    moved = moved_bytes(tiers, PAGE_BYTES)
+    return {
+        "tokens_by_tier": tokens_by_tier(past),
+        "agent_bytes": msgspec.structs.asdict(moved),
+        "prefetch": msgspec.structs.asdict(prefetched(tiers)),
+    }
+
+
+async def _run_sessions(stack: Stack, http: httpx.AsyncClient, shape: Shape, rng: random.Random) -> list[TurnRecord]:
+    """After a third of it, two workers that share a pool are taken out for a while, one after the other."""
     plans = plan_swarm(shape, rng)
+    pooled = [member for member in stack.members if member.pooled]
     with SwarmDisplay(plans, Console(stderr=True)) as display:
-        return await run_swarm(stack.gateway.url, MODEL_NAME, shape, plans, display)
+        midway = Midway(display, plans)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(run_swarm(stack.gateway.url, MODEL_NAME, shape, plans, midway))
+            if len(pooled) > 1:
+                await midway.reached.wait()
+                await take_out_in_turn(http, pooled[:2])
+    return running.result()
 
 
-async def _past_turns(stack: Stack) -> list[PastTurn]:
-    async with httpx.AsyncClient(base_url=stack.gateway.url, trust_env=False) as http:
-        return (await fetch(http, f"/admin/decisions?limit={DECISIONS_LIMIT}", Decisions)).decisions
+async def _settled_tiers(http: httpx.AsyncClient) -> Tiers:
+    """Once the gateway has asked every agent that answers after the last turn, which it does every other second."""
+    ended_s = time.monotonic()
+    async with asyncio.timeout(TOLD_S):
+        while True:
+            since_ms = 1000 * (time.monotonic() - ended_s)
+            tiers = await fetch(http, "/admin/tiers", Tiers)
+            if all(node.age_ms is not None and node.age_ms < since_ms for node in tiers.nodes if node.up):
+                return tiers
+            await asyncio.sleep(TOLD_POLL_S)
 
 
-def _print_tables(turns: list[TurnRecord], past: list[PastTurn]) -> None:
+def _print_tables(turns: list[TurnRecord], past: list[PastTurn], tiers: Tiers) -> None:
     console = Console()
     console.width = max(console.width, TABLE_WIDTH)
     seen = join(turns, past)
     console.print(turns_table(seen))
     console.print(sessions_table(seen))
+    if tiers.nodes:
+        console.print(tiers_table(tokens_by_tier(past), moved_bytes(tiers, PAGE_BYTES)))
+        console.print(prefetch_table(tiers))
     console.print(FIRST_WORDS, highlight=False, soft_wrap=True)

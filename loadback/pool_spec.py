@@ -7,13 +7,20 @@ from enum import StrEnum
 from pathlib import Path
 
 from costmodel.values import Role
+from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.launch.environments import ROOT
+from kvtier.prefetch.params import Mode
+from kvtier.wire.messages import Peer
 from router.config.tree import (
+    AgentPeerConfig,
     Config,
+    HardwareConfig,
+    LinkConfig,
     ListenConfig,
     LogConfig,
     PolicyConfig,
     PoolConfig,
+    PrefetchConfig,
     PromptConfig,
     ThreadsConfig,
     WorkerConfig,
@@ -21,7 +28,23 @@ from router.config.tree import (
 
 TINY_MODEL = ROOT / "configs" / "models" / "tiny-agent"
 MODEL_NAME = "tiny-agent"
+POOL_NAME = "embedded"
 HOST = "127.0.0.1"
+NODE = "n0"  # the one that all prefill workers of an embedded pool run on
+KV_BYTES_PER_TOKEN = 8_192  # of the emulated model: small, since they really move
+PAGE_BYTES = KV_BYTES_PER_TOKEN * EngineParams().page_tokens
+# Slower than the emulator's defaults, as a large model is: what its wire takes on a small machine then matters little.
+PREFILL_BASE_MS = 12.0
+PREFILL_MS_PER_TOKEN = 0.15
+DECODE_BASE_MS = 12.0
+EMULATED = HardwareConfig(
+    prefill_base_ms=PREFILL_BASE_MS,
+    prefill_ms_per_token=PREFILL_MS_PER_TOKEN,
+    itl_base_ms=DECODE_BASE_MS,
+    kv_bytes_per_token=KV_BYTES_PER_TOKEN,
+    l3_link=LinkConfig(latency_ms=3.0, gb_per_s=1.0),
+    l4_link=LinkConfig(latency_ms=5.0, gb_per_s=0.5),
+)
 
 
 class EngineChoice(StrEnum):
@@ -64,6 +87,7 @@ class Member:
     pid: int
     log: Path
     bootstrap_port: int | None = None
+    pooled: bool = False  # the node agent's pool is its third tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +104,31 @@ class GatewaySpec:
         return f"http://{host}:{self.port}"
 
 
-def gateway_config(spec: PoolSpec, gateway: GatewaySpec, members: tuple[Member, ...]) -> Config:
+def gateway_config(spec: PoolSpec, gateway: GatewaySpec, members: tuple[Member, ...], agent: Peer | None) -> Config:
+    """`agent` holds the pool that the prefill or unified workers share; without one each has its own tiers alone."""
     pool = PoolConfig(
-        name="embedded",
+        name=POOL_NAME,
         unified=_workers(members, Role.UNIFIED),
         prefill=_workers(members, Role.PREFILL),
         decode=_workers(members, Role.DECODE),
         prompt=PromptConfig(model_dir=str(spec.model_dir)),
+        hardware=EMULATED if spec.engine is EngineChoice.EMULATOR else HardwareConfig(),
     )
     return Config(
         listen=ListenConfig(host=gateway.host, port=gateway.port, drain_s=gateway.drain_s),
         pools=(pool,),
         policy=PolicyConfig(name=gateway.policy),
         threads=ThreadsConfig(resume_gap_s=gateway.resume_gap_s),
+        agents=(AgentPeerConfig(node=agent.node, host=agent.host, port=agent.port),) if agent else (),
+        prefetch=PrefetchConfig(mode=Mode.ON if agent else Mode.OFF),
         log=LogConfig(turns=True),
     )
 
 
 def _workers(members: tuple[Member, ...], role: Role) -> tuple[WorkerConfig, ...]:
-    return tuple(
-        WorkerConfig(url=member.url, name=member.name, bootstrap_port=member.bootstrap_port)
-        for member in members
-        if member.role is role
-    )
+    return tuple(worker_config(member) for member in members if member.role is role)
+
+
+def worker_config(member: Member) -> WorkerConfig:
+    node = NODE if member.pooled else None
+    return WorkerConfig(url=member.url, name=member.name, node=node, bootstrap_port=member.bootstrap_port)

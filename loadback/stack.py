@@ -17,14 +17,18 @@ from pathlib import Path
 
 import yaml
 
+from bench.reach.node import NodeAgent
 from engine_adapters.launch.process import EngineProcess, start_process
+from kvtier.wire.messages import Peer
 from loadback.engines import running_engines
 from loadback.listening import check_port
-from loadback.pool_spec import GatewaySpec, Member, PoolSpec, gateway_config
+from loadback.pool_spec import NODE, EngineChoice, GatewaySpec, Member, PoolSpec, gateway_config
 from loadback.terminal import progress, say
 
 GATEWAY_READY_S = 60.0
 STOP_MARGIN_S = 5.0  # for the gateway, beyond its own drain
+DRAM_BYTES = 24 << 20
+SSD_BYTES = 512 << 20
 WATCH_S = 0.5
 
 
@@ -53,18 +57,35 @@ async def running_stack(spec: PoolSpec, gateway: GatewaySpec) -> AsyncIterator[S
     check_port(gateway.host, gateway.port)
     with _log_folder() as folder:
         async with AsyncExitStack() as exits:
+            agent = await _start_agent(spec, folder, exits)
             with progress(f"starting {spec.title}"):
-                members = await exits.enter_async_context(running_engines(spec, folder))
+                members = await exits.enter_async_context(running_engines(spec, folder, agent.socket if agent else None))
             with progress("starting the gateway"):
-                stack = await _start_gateway(spec, gateway, members, folder, exits)
+                stack = await _start_gateway(spec, gateway, members, agent, folder, exits)
             yield stack
 
 
+async def _start_agent(spec: PoolSpec, folder: Path, exits: AsyncExitStack) -> NodeAgent | None:
+    """The pool that emulated workers share; real ones run without."""
+    if spec.engine is not EngineChoice.EMULATOR:
+        return None
+    agent = NodeAgent(folder, dram_bytes=DRAM_BYTES, ssd_bytes=SSD_BYTES, node=NODE, peers=True)
+    exits.push_async_callback(agent.stop)
+    with progress("starting the node agent"):
+        await agent.start()
+    return agent
+
+
 async def _start_gateway(
-    spec: PoolSpec, gateway: GatewaySpec, members: tuple[Member, ...], folder: Path, exits: AsyncExitStack
+    spec: PoolSpec,
+    gateway: GatewaySpec,
+    members: tuple[Member, ...],
+    agent: NodeAgent | None,
+    folder: Path,
+    exits: AsyncExitStack,
 ) -> Stack:
     config_file = folder / "gateway.yaml"
-    config_file.write_text(config_yaml(spec, gateway, members), encoding="utf-8")
+    config_file.write_text(config_yaml(spec, gateway, members, agent.peer if agent else None), encoding="utf-8")
     command = [sys.executable, "-P", "-m", "loadback", "serve", "--config", str(config_file)]
     process = await start_process("the gateway", gateway.url, command, {}, folder / "gateway.log")
     exits.push_async_callback(process.stop, gateway.drain_s + STOP_MARGIN_S)
@@ -87,7 +108,7 @@ def _log_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def config_yaml(spec: PoolSpec, gateway: GatewaySpec, members: tuple[Member, ...]) -> str:
+def config_yaml(spec: PoolSpec, gateway: GatewaySpec, members: tuple[Member, ...], agent: Peer | None = None) -> str:
     """Only what differs from the defaults, so that the file reads like one written by hand."""
-    tree = gateway_config(spec, gateway, members).model_dump(mode="json", exclude_defaults=True)
+    tree = gateway_config(spec, gateway, members, agent).model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(tree, sort_keys=False)

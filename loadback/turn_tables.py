@@ -26,6 +26,11 @@ class SeenTurn:
         return self.gateway.hit_tier if self.gateway else None
 
     @property
+    def by_tier(self) -> dict[str, int]:
+        """Prompt tokens."""
+        return (self.gateway.actual.cached_by_tier if self.gateway else None) or {}
+
+    @property
     def predicted_ttft_ms(self) -> float | None:
         return self.gateway.predicted.ttft_ms if self.gateway and self.gateway.predicted else None
 
@@ -50,9 +55,9 @@ def join(turns: Iterable[TurnRecord], past: Iterable[PastTurn]) -> list[SeenTurn
 
 
 def turns_table(seen: Sequence[SeenTurn]) -> Table:
-    table = Table(
-        "thread", "turn", "call", "worker", "prompt", "cached", "tier", title="Turns", title_justify="left", box=SIMPLE_HEAD
-    )
+    table = Table("thread", "turn", "call", "worker", "prompt", "cached", title="Turns", title_justify="left", box=SIMPLE_HEAD)
+    for heading in ("from tier\nL1", "\nL2", "\nL3"):
+        table.add_column(heading, justify="right")
     for heading in ("first event, ms\npredicted", "\nactual", "whole turn, ms\npredicted", "\nactual"):
         table.add_column(heading, justify="right")
     table.add_column("")
@@ -72,7 +77,7 @@ def _turn_cells(turn: SeenTurn) -> list[str]:
         client.worker or NONE,
         str(client.prompt_tokens),
         share(client.cached_share),
-        turn.tier or NONE,
+        *(str(turn.by_tier.get(tier, 0) or NONE) for tier in ("L1", "L2", "L3")),
         ms(turn.predicted_ttft_ms),
         ms(turn.actual_ttft_ms),
         ms(turn.predicted_total_ms),

@@ -117,7 +117,10 @@ def test_demo_once_ends_with_its_figures() -> None:
     result = loadback("demo", "--once", "--port", port, "--sessions", "2", "--turns", "3")
     assert result.returncode == 0, result.stderr
     summary = last_line(result)
-    assert set(summary) == {"engine", "turns", "errors", "first_call_hit", "later_call_hit", "ttft_ms", "predicted"}
+    assert set(summary) == {
+        *("engine", "turns", "errors", "first_call_hit", "later_call_hit", "ttft_ms", "predicted"),
+        *("tokens_by_tier", "agent_bytes", "prefetch"),
+    }
     assert (summary["engine"], summary["turns"], summary["errors"]) == ("emulator", 12, 0)
     later = summary["later_call_hit"]
     assert isinstance(later, float)

@@ -29,7 +29,8 @@ def client(thread: str, number: int, request_id: str, *, first: bool = False, ca
 
 def past(request_id: str, tier: str | None = "L1") -> PastTurn:
     terms = Terms(ttft_ms=11.0, total_ms=61.0)
-    return PastTurn(id=request_id, predicted=terms, actual=Actual(ttft_ms=12.5, total_ms=62.5), hit_tier=tier)
+    actual = Actual(ttft_ms=12.5, total_ms=62.5, cached_by_tier={tier: 250} if tier else None)
+    return PastTurn(id=request_id, predicted=terms, actual=actual, hit_tier=tier)
 
 
 def drawn(table: object) -> str:
@@ -57,7 +58,22 @@ def test_rows_hold_the_figures() -> None:
     turns = [client("s1", 0, "a", first=True, cached=250), client("s1", 1, "b", cached=900)]
     seen = join(turns, [past("a", tier="L2"), past("b")])
     rows = [line for line in drawn(turns_table(seen)).splitlines() if line.strip().startswith("s1")]
-    assert rows[0].split() == ["s1", "1", "first", "p0>d0", "1000", "25.0", "%", "L2", "11.0", "12.5", "61.0", "62.5"]
+    assert rows[0].split() == [
+        "s1",
+        "1",
+        "first",
+        "p0>d0",
+        "1000",
+        "25.0",
+        "%",
+        "-",
+        "250",
+        "-",
+        "11.0",
+        "12.5",
+        "61.0",
+        "62.5",
+    ]
     figures = ["61.0", "62.5", "25.0", "%", "90.0", "%", "0"]
     session = next(line for line in drawn(sessions_table(seen)).splitlines() if line.strip().startswith("all"))
     assert session.split() == ["all", "2", "p0>d0", "x2", "L1", "x1,", "L2", "x1", *figures]

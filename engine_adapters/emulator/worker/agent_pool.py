@@ -26,6 +26,8 @@ from kvtier.page.key import DIGEST_BYTES
 from kvtier.page.space import PageSpace
 
 STORAGE_NAME = "loadback-emulator"  # what replies call it, where SGLang tells its storage class
+_MEET_S = 5.0
+_SETTINGS = ClientSettings(connect_s=1.0, look_s=1.0)  # beside everything else on a small machine, answers take their time
 _BATCH_PAGES = 128  # as SGLang asks, reads and writes
 _MAX_WAITING_PAGES = 65_536  # beyond it pages are not offered: the writer is behind for good
 
@@ -54,7 +56,7 @@ class AgentPool:
         self.counters = PoolCounters()
         self.page_bytes = page_tokens * token_bytes
         space = PageSpace(model, "emulated", "digests", page_tokens)
-        self._client = PageClient(socket, space, best_copier(), ClientSettings())
+        self._client = PageClient(socket, space, best_copier(), _SETTINGS)
         self._most_names = most_names
         self._names: OrderedDict[tuple[Namespace, int], bytes] = OrderedDict()
         self._waiting_pages = 0
@@ -63,8 +65,11 @@ class AgentPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._resume: Resume | None = None
 
-    def start(self, resume: Resume) -> None:
+    async def start(self, resume: Resume) -> None:
+        """Meets the agent: its memory is mapped before the first request comes. One that is away is tried again later."""
         self._loop, self._resume = asyncio.get_running_loop(), resume
+        if not await asyncio.to_thread(self._client.warm, _MEET_S):
+            log.warning("no agent to meet: all is computed until there is one")
 
     def close(self) -> None:
         """What is being copied ends within the client's deadlines; what waits is dropped."""

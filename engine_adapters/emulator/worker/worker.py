@@ -57,7 +57,7 @@ class Worker:
     async def start(self) -> None:
         await self.publisher.start()
         if self.pool is not None:
-            self.pool.start(self.driver.resume)
+            await self.pool.start(self.driver.resume)
         self.driver.flush()  # a cache announces itself empty, as sequence number 0
 
     async def stop(self) -> None:

@@ -180,7 +180,7 @@ async def test_a_page_of_other_content_is_not_used(agent: NodeAgent) -> None:
     client.close()
     pool = AgentPool(agent.socket, "tiny", PAGE, TOKEN_BYTES, 1000)
     resumed: asyncio.Queue[Any] = asyncio.Queue()
-    pool.start(resumed.put_nowait)
+    await pool.start(resumed.put_nowait)
     told: list[int] = []
     pool.name(SHARED, range(20), digests)
     assert pool.read(range(20), SHARED, 16, 0.0, lambda count, now_ms: told.append(count)) is None
