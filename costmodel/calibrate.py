@@ -23,12 +23,14 @@ class PrefillEstimator:
     """A worker's prefill curve from timed prefills, and its throughput from the engine's cumulative counters.
 
     The two differ: throughput counts every batch's fixed cost, so it is what a queue drains at, while the curve is what one
-    turn adds. The ratio of the quadratic to the linear coefficient is the model's and stays the prior's.
+    turn adds. The ratios of the quadratic coefficient and of a cached token's to the linear one are the model's and its
+    backend's, and stay the prior's.
     """
 
     def __init__(self, prior: PrefillRates) -> None:
         self._prior = prior
         self._quadratic = prior.ms_per_token2 / prior.ms_per_token if prior.ms_per_token > 0 else 0.0
+        self._cached = prior.ms_per_cached_token / prior.ms_per_token if prior.ms_per_token > 0 else 0.0
         self._line = RelativeLine(prior.base_ms, prior.ms_per_token, typical_x=1000.0)
         self._throughput = _Mean(prior.queue_ms_per_token or prior.ms_per_token)
         self._counters: dict[int, tuple[int, int]] = {}
@@ -36,8 +38,9 @@ class PrefillEstimator:
     def observe(self, uncached_tokens: int, prefill_ms: float, cached_tokens: int = 0) -> None:
         """One turn's prefill, without its wait in the queue: `uncached_tokens` computed behind `cached_tokens`."""
         if uncached_tokens > 0:
-            context = uncached_tokens + 2 * max(0, cached_tokens)  # N^2 - k^2 = (N-k) (N-k + 2k)
-            self._line.observe(uncached_tokens * (1 + self._quadratic * context), prefill_ms)
+            cached = max(0, cached_tokens)
+            context = uncached_tokens + 2 * cached  # N^2 - k^2 = (N-k) (N-k + 2k)
+            self._line.observe(uncached_tokens * (1 + self._quadratic * context) + self._cached * cached, prefill_ms)
 
     def observe_report(self, uncached_tokens_total: int | None, busy_us_total: int | None, dp_rank: int = 0) -> None:
         """One rank's cumulative counters as in a `LoadReport`. Counters that went back are a restarted engine's."""
@@ -57,7 +60,7 @@ class PrefillEstimator:
         queue = self._throughput.value if self._throughput.observed else self._prior.queue_ms_per_token
         if self._line.observed:
             slope = self._line.slope
-            return PrefillRates(self._line.intercept, slope, slope * self._quadratic, queue)
+            return PrefillRates(self._line.intercept, slope, slope * self._quadratic, queue, slope * self._cached)
         if self._throughput.observed:
             return PrefillRates(self._prior.base_ms, queue, 0.0, queue)
         return self._prior

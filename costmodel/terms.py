@@ -79,9 +79,10 @@ def add_run(
 
 
 def compute_ms(rates: PrefillRates, prompt_tokens: int, cut_tokens: int) -> float:
-    """Prefill of the tokens behind the cut, which attend to everything before them: a + b (N-k) + c (N^2 - k^2)."""
+    """Prefill of the tokens behind the cut, which attend to everything before them: a + b (N-k) + c (N^2 - k^2) + d k."""
     new = prompt_tokens - cut_tokens
-    return rates.base_ms + new * (rates.ms_per_token + rates.ms_per_token2 * (prompt_tokens + cut_tokens))
+    computing_ms = new * (rates.ms_per_token + rates.ms_per_token2 * (prompt_tokens + cut_tokens))
+    return rates.base_ms + computing_ms + cut_tokens * rates.ms_per_cached_token
 
 
 def exposed_ms(legs: Mapping[Leg, float], queue: float, compute: float, rho: float) -> float:

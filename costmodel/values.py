@@ -84,12 +84,13 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class PrefillRates(msgspec.Struct, frozen=True):
-    """compute_ms = base_ms + ms_per_token * (N-k) + ms_per_token2 * (N^2-k^2)."""
+    """compute_ms = base_ms + ms_per_token * (N-k) + ms_per_token2 * (N^2-k^2) + ms_per_cached_token * k."""
 
     base_ms: float
     ms_per_token: float
     ms_per_token2: float = 0.0
     queue_ms_per_token: float = 0.0  # throughput over whole batches, for the queue; 0 = unknown, ms_per_token stands in
+    ms_per_cached_token: float = 0.0  # of reading or projecting KV that is there
 
 
 class DecodeRates(msgspec.Struct, frozen=True):

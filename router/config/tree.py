@@ -124,6 +124,7 @@ class HardwareConfig(Section):
     prefill_base_ms: Ms = _PRIOR.prefill.base_ms
     prefill_ms_per_token: Annotated[float, Field(gt=0)] = _PRIOR.prefill.ms_per_token
     prefill_ms_per_token2: Annotated[float, Field(ge=0)] = _PRIOR.prefill.ms_per_token2
+    prefill_ms_per_cached_token: Annotated[float, Field(ge=0)] = _PRIOR.prefill.ms_per_cached_token
     itl_base_ms: Annotated[float, Field(gt=0)] = _PRIOR.decode.itl_base_ms
     itl_ms_per_running: Annotated[float, Field(ge=0)] = _PRIOR.decode.itl_ms_per_running
     kv_bytes_per_token: Annotated[float, Field(gt=0)] = _PRIOR.kv_bytes_per_token
@@ -133,7 +134,8 @@ class HardwareConfig(Section):
     pd_link: LinkConfig = LinkConfig(latency_ms=1.0, gb_per_s=41.8)
 
     def prefill_prior(self) -> PrefillRates:
-        return PrefillRates(self.prefill_base_ms, self.prefill_ms_per_token, self.prefill_ms_per_token2)
+        linear, quadratic = self.prefill_ms_per_token, self.prefill_ms_per_token2
+        return PrefillRates(self.prefill_base_ms, linear, quadratic, ms_per_cached_token=self.prefill_ms_per_cached_token)
 
     def decode_prior(self) -> DecodeRates:
         return DecodeRates(self.itl_base_ms, self.itl_ms_per_running)
