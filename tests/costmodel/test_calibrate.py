@@ -39,6 +39,16 @@ def test_prefill_curve_is_found(base_ms: float, ms_per_token: float, seed: int) 
         assert predicted == pytest.approx(truth(uncached, cached), rel=0.15)
 
 
+def test_the_cost_of_cached_tokens_scales_with_that_of_new_ones() -> None:
+    estimator = PrefillEstimator(PrefillRates(10.0, 0.1, 0.0, ms_per_cached_token=0.03))
+    for n in range(400):
+        uncached, cached = 20 + n * 37 % 500, n * 101 % 3000
+        estimator.observe(uncached, 5 + 0.2 * uncached + 0.06 * cached, cached)
+    rates = estimator.rates
+    assert rates.ms_per_token == pytest.approx(0.2, rel=0.05)
+    assert rates.ms_per_cached_token == pytest.approx(0.06, rel=0.05)
+
+
 def test_prefill_curve_follows_a_change() -> None:
     estimator = PrefillEstimator(PRIOR)
     for speed in (1.0, 3.0):

@@ -75,6 +75,11 @@ def test_compute_is_quadratic_in_what_is_attended_to() -> None:
     assert compute_ms(rates, 1000, 400) == pytest.approx(7 + 0.5 * 600 + 0.001 * (1000**2 - 400**2))
 
 
+def test_a_cached_token_costs_what_its_backend_takes_for_it() -> None:
+    rates = PrefillRates(7.0, 0.5, 0.001, ms_per_cached_token=0.2)
+    assert compute_ms(rates, 1000, 400) - compute_ms(PrefillRates(7.0, 0.5, 0.001), 1000, 400) == pytest.approx(0.2 * 400)
+
+
 def test_exposed_is_what_neither_queue_nor_overlap_hides() -> None:
     assert exposed_ms({Tier.L3: 100}, 30, 50, 0.0) == 70, "a queue hides reads from the pool"
     assert exposed_ms({Tier.L3: 10}, 30, 50, 0.0) == 0
