@@ -62,6 +62,7 @@ class Engines(msgspec.Struct, frozen=True):
     pool_gb_per_accelerator: float = 0.0  # of DRAM, for a prefill or unified worker's share of L3; 0 = no L3
     copy_cu_share: float = 0.0  # of compute units, busy with L2 to L1 copies instead of prefill
     copy_threads: int = 4  # that copy from L3 on the same node to L2
+    pool_read_speed: float = 1.0  # a factor on such copies; very large: an oracle that makes them free
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -90,8 +91,9 @@ class Cluster(msgspec.Struct, frozen=True):
     @property
     def pool_local(self) -> Link:
         """Copies between host memories scale with their threads up to the four that were measured; assumed."""
-        link = self.truth.pool_local
-        return Link(link.latency_ms, link.bytes_per_ms * min(1.0, self.engines.copy_threads / _MEASURED_THREADS))
+        link, speed = self.truth.pool_local, self.engines.pool_read_speed
+        threads = min(1.0, self.engines.copy_threads / _MEASURED_THREADS)
+        return Link(link.latency_ms / speed, link.bytes_per_ms * threads * speed)
 
     def engine_params(self, role: Role) -> EngineParams:
         truth, engines, deployment = self.truth, self.engines, self.deployment

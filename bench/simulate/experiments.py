@@ -64,6 +64,8 @@ class Restore(msgspec.Struct, frozen=True):
     copy_cu_share: float = 32 / 256  # of compute units, busy with L2 to L1 copies instead of prefill
     copy_threads: int = 1  # that copy from L3 on the same node to L2
     prefetch: bool = False
+    read_speed: float = 1.0
+    prefilling_limit: int = 0
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -99,6 +101,10 @@ _EXP1 = {
     "A": Restore(l2_gb=96, l3_gb=0),
     "B": Restore(l2_gb=64, l3_gb=32),
     "C": Restore(l2_gb=64, l3_gb=32, copy_cu_share=0.0, copy_threads=4, prefetch=True),
+    # No configurations of the article. F: C with reads from L3 that take no time and no planner: the most that prefetch could
+    # gain. H: C with a gateway that holds turns back, so that six at most are at the prefill engine.
+    "F": Restore(l2_gb=64, l3_gb=32, copy_cu_share=0.0, copy_threads=4, read_speed=1e9),
+    "H": Restore(l2_gb=64, l3_gb=32, copy_cu_share=0.0, copy_threads=4, prefetch=True, prefilling_limit=6),
 }
 _EXP2 = {"A": Restore(l2_gb=192, l3_gb=0), "B": Restore(l2_gb=160, l3_gb=32)}
 # Kimi K2 int4 on 8 H200: a third of the KV and two fifths of the compute, so that placement matters at small scale.
@@ -160,7 +166,11 @@ def _configurations(
     clusters = {label: _restoring(machine, choice, restore) for label, restore in restores.items()}
     on = frozenset(Trigger)
     each = {
-        label: msgspec.structs.replace(settings, prefetch=on if restore.prefetch else settings.prefetch)
+        label: msgspec.structs.replace(
+            settings,
+            prefetch=on if restore.prefetch else settings.prefetch,
+            prefilling_limit=restore.prefilling_limit,
+        )
         for label, restore in restores.items()
     }
     context = min(_context(cluster) for cluster in clusters.values())
@@ -178,6 +188,7 @@ def _restoring(machine: Machine, choice: Choice, restore: Restore) -> Cluster:
         pool_gb_per_accelerator=restore.l3_gb,
         copy_cu_share=restore.copy_cu_share,
         copy_threads=restore.copy_threads,
+        pool_read_speed=restore.read_speed,
     )
     return _cluster(msgspec.structs.replace(machine, deployment=deployment), choice, engines)
 

@@ -25,6 +25,7 @@ class Settings(msgspec.Struct, frozen=True):
     prior_error: float = 0.3
     resume_gap_s: float = 60.0
     predict_on_route: bool = True  # False: the gateway knows of its own turns what engines report of them
+    prefilling_limit: int = 0  # turns at one prefill engine, queued or computed; the others wait at the gateway. 0 = no limit
     prefetch: frozenset[Trigger] = frozenset()  # what makes the planner move KV ahead of turns; wants a shared pool
     churn: tuple[Change, ...] = ()
     hindsight_share: float = 0.0  # of turns after the warm-up for which every other choice is tried

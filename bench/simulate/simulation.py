@@ -20,6 +20,7 @@ from bench.simulate.engines import L3, EnginePool, Listener
 from bench.simulate.hindsight import Fate, Hindsight
 from bench.simulate.outcome import Outcome
 from bench.simulate.prefetching import Prefetching, Subject
+from bench.simulate.prefill_gate import PrefillGate
 from bench.simulate.served import Served
 from bench.simulate.settings import Settings
 from bench.simulate.view import Sent, View
@@ -100,6 +101,7 @@ class Simulation:
         self._cluster = cluster
         listener = Listener(self._prefilled, self._first_token, self._finished, self._published, self._pooled)
         self._engines = EnginePool(params, self._agenda, listener, l3)
+        self._gate = PrefillGate(settings.prefilling_limit)
         self._prefetching: Prefetching | None = None
         if settings.prefetch and l3 is not None:
             if settings.churn:
@@ -239,7 +241,7 @@ class Simulation:
             pages = reply_pages(call, ask.following, self._workload.page_tokens)
         limit = max(call.output_tokens, _CLIENT_LIMIT_TOKENS)
         request = EngineRequest(rid, call.prompt_tokens, call.output_tokens, limit, pages)
-        self._engines.submit(request, prefill, decode)
+        self._gate.enter(rid, prefill, lambda: self._engines.submit(request, prefill, decode))
 
     def _new_thread(self, ask: Ask) -> _Thread:
         """A thread that begins with its parent's history is a fork and starts where that was served; others start nowhere."""
@@ -255,6 +257,7 @@ class Simulation:
         sent = self._flights[rid].sent
         sent.cached = cached
         self._view.prefilled(sent, self._agenda.now_ms)
+        self._agenda.at(self._agenda.now_ms, self._gate.left, rid)
         if self._prefetching is not None:
             self._prefetching.served(self._flights[rid].ask.thread_id, sent.chosen.prefill, cached.tokens)
 
