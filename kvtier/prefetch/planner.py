@@ -257,7 +257,7 @@ class Planner:
         watch = self._watches.get(thread)
         if watch is None or watch.idle_since_ms is None:
             return
-        if now_ms - watch.idle_since_ms >= self._params.lost_after_ms:
+        if now_ms >= watch.idle_since_ms + self._params.lost_after_ms:  # as the timer was set: a difference may round below it
             self._gone(ev.Gone(thread, ev.GoneReason.SESSION_ENDED))
             return
         if watch.seen_changes is not None and view.changes(watch.worker) == watch.seen_changes:

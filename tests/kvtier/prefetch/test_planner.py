@@ -85,6 +85,21 @@ def test_threads_that_stay_away_teach_that_such_threads_do() -> None:
     assert run.planner.model.survival("new", "bash", "cli").within(1_000.0, 120_000.0) < before / 2
 
 
+def test_a_thread_that_idled_from_an_odd_instant_is_lost_in_time() -> None:
+    """Its timer rings at the sum of two floats, whose difference from the first may be less than the second."""
+    run = drive()
+    run.now_ms = 788723.562
+    lost_ms = run.planner.params.lost_after_ms
+    assert (run.now_ms + lost_ms) - run.now_ms < lost_ms
+    run.tell(ev.Ended("t", W2, "", "cli"))
+    for _ in range(20):
+        if run.planner.next_ms is None:
+            break
+        run.now_ms = run.planner.next_ms
+        run.tell(ev.Tick())
+    assert run.planner.watched_threads == 0
+
+
 def test_a_tool_that_takes_long_is_prepared_for_late() -> None:
     """The timer is set for the first instant at which a return within the lease is likely, not polled for."""
     run = drive(hold_ms=40_000.0)
