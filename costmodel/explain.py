@@ -27,6 +27,13 @@ def worker_name(worker: WorkerKey) -> str:
     return f"{worker.worker_id}/{worker.dp_rank}" if worker.dp_rank else worker.worker_id
 
 
+def pair_words(scored: Scored) -> str:
+    """`p0 > d1`, or a unified worker's name."""
+    if scored.prefill == scored.decode:
+        return worker_name(scored.prefill)
+    return f"{worker_name(scored.prefill)} > {worker_name(scored.decode)}"
+
+
 def _held(chosen: Scored, turn: Turn) -> str:
     if chosen.hit_tier is None:
         return f"none of {turn.prompt_tokens:,} tokens"

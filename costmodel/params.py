@@ -1,4 +1,4 @@
-"""What may be tuned about placing a turn: the arithmetic's two assumptions and one switch for every guard.
+"""What may be tuned about placing a turn: the objective, the arithmetic's two assumptions and one switch for every guard.
 
 Defaults live here and nowhere else. This module reads no files; the router's configuration builds these values.
 """
@@ -19,6 +19,14 @@ class CutRule(StrEnum):
     BEST = "best"  # the cheapest run boundary; true only where something makes the engine stop there
 
 
+class Objective(StrEnum):
+    """What the policy `cost` makes small."""
+
+    E2E = "e2e"  # the whole turn
+    TTFT = "ttft"  # the first token
+    SLO = "slo"  # the whole turn, among the pairs whose first token is in time; the first token where none is
+
+
 class CostParams(msgspec.Struct, frozen=True):
     """Tuning of the cost arithmetic and of `CostPolicy`'s guards. Raises `ValueError` naming the key that is out of range."""
 
@@ -32,12 +40,16 @@ class CostParams(msgspec.Struct, frozen=True):
     staleness_half_life_ms: float = 900_000.0  # residency this old is believed with probability one half; 0 = off
     near_tie_ms: float = 5.0  # costs this close to the best count as equal
     softmax_temperature: float = 0.0  # draw among near ties, range-normalised; 0 = always the cheapest
+    ramp_turns: int = 8  # until it has answered so many, a worker gets at most one turn more than that at once; 0 = off
+    replication_weight: float = 1.0  # share of the wait at a hot prefix's holder that a second copy may cost; 0 = off
     displacement_weight: float = 1.0  # compute counts this times the reuse share more, for the KV that it evicts; 0 = off
+    objective: Objective = Objective.E2E
 
     def __post_init__(self) -> None:
         for key in (
             "switch_margin_ms",
             "displacement_weight",
+            "ramp_turns",
             "waiting_limit",
             "staleness_half_life_ms",
             "near_tie_ms",
@@ -45,7 +57,7 @@ class CostParams(msgspec.Struct, frozen=True):
         ):
             if not 0 <= getattr(self, key) < math.inf:
                 raise ValueError(f"{key} must be 0 (off) or positive and finite, not {getattr(self, key)}")
-        for key in ("overlap_rho", "kv_pressure_fraction", "common_prefix_discount"):
+        for key in ("overlap_rho", "kv_pressure_fraction", "common_prefix_discount", "replication_weight"):
             if not 0 <= getattr(self, key) <= 1:
                 raise ValueError(f"{key} must lie between 0 and 1, not {getattr(self, key)}")
 
@@ -59,6 +71,8 @@ GUARDS: Mapping[str, float | bool] = {
     "staleness_half_life_ms": 0.0,
     "near_tie_ms": 0.0,
     "softmax_temperature": 0.0,
+    "ramp_turns": 0,
+    "replication_weight": 0.0,
     "displacement_weight": 0.0,
 }
 """Every guard with the value that switches it off; the other fields of `CostParams` say how costs are reckoned."""

@@ -31,12 +31,22 @@ class PrefillScore(msgspec.Struct, frozen=True, gc=False):
     pressure_ms: float
     cut: Cut
 
+    @property
+    def ttft_ms(self) -> float:
+        """The first token's time as far as prefill goes."""
+        return self.queue_ms + self.cut.exposed_ms + self.cut.compute_ms
+
 
 class DecodeScore(msgspec.Struct, frozen=True, gc=False):
     cost_ms: float
     transfer_ms: float
     decode_ms: float
     admit_ms: float
+
+    @property
+    def ttft_ms(self) -> float:
+        """The first token's time as far as decode goes."""
+        return self.transfer_ms + self.admit_ms
 
 
 def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams) -> PrefillScore:

@@ -64,6 +64,8 @@ class Turn(msgspec.Struct, frozen=True):
     shared_tokens: int = 0  # leading tokens that a new thread has in common with others: system prompt and tools
     prefill_before: WorkerKey | None = None  # where this thread's last turn was prefilled and decoded
     decode_before: WorkerKey | None = None
+    prefix: int | None = None  # names the leading part that other threads have sent before, where there is one
+    deadline_ms: float | None = None  # of the first token; None = none
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -121,6 +123,7 @@ class Prefill(msgspec.Struct, frozen=True):
     inflight_tokens: int = 0  # prompt tokens of those turns
     routed_tokens: int | None = None  # leading prompt tokens that the gateway itself has sent here before; None = not recorded
     sources: dict[str, Link] = {}  # links of L3 and L4 runs by their source node; one that is not here goes by its tier's
+    served_turns: int | None = None  # that it has answered since it came; None = not counted
 
 
 class Decode(msgspec.Struct, frozen=True):
@@ -133,6 +136,7 @@ class Decode(msgspec.Struct, frozen=True):
     resident_tokens: int = 0
     inflight_turns: int = 0
     inflight_tokens: int = 0  # prompt tokens of those turns
+    served_turns: int | None = None
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -185,3 +189,4 @@ class Decision(msgspec.Struct, frozen=True):
     others: tuple[Scored, ...]
     policy: str
     reason: str  # one sentence: why this pair won
+    guards: tuple[str, ...] = ()  # without which another pair would have been chosen

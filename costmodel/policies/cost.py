@@ -9,32 +9,23 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from typing import Protocol
 
-from costmodel.params import CostParams, PolicyParams
+import msgspec
+
+from costmodel.params import CostParams, Objective, PolicyParams
+from costmodel.policies import passing
 from costmodel.policies.base import decision, require_candidates
-from costmodel.score import PrefillScore, decode_side, join, score_decode, score_prefill
+from costmodel.policies.hot_prefixes import HotPrefixes
+from costmodel.policies.passing import Candidate
+from costmodel.score import DecodeScore, PrefillScore, decode_side, join, score_decode, score_prefill
 from costmodel.terms import compute_ms
-from costmodel.values import Decision, Fleet, Load, Prefill, Scored, Turn, WorkerKey
+from costmodel.values import Decision, Fleet, Prefill, Scored, Turn, WorkerKey
 
 _UNSEEN = -1
 
 
-class Candidate(Protocol):
-    """What the guards read of a `Prefill` or a `Decode`."""
-
-    @property
-    def worker(self) -> WorkerKey: ...
-
-    @property
-    def load(self) -> Load: ...
-
-    @property
-    def inflight_turns(self) -> int: ...
-
-
 class CostPolicy:
-    """Cheapest pair in milliseconds. State: the order in which workers last took a cold turn."""
+    """Cheapest pair in milliseconds. State: the order in which workers last took a cold turn, and how hot prefixes are."""
 
     name = "cost"
 
@@ -42,33 +33,61 @@ class CostPolicy:
         self._params = params.cost
         self._cold_turns = 0
         self._cold_at: dict[WorkerKey, int] = {}
+        self._hot = HotPrefixes()
+
+    def without(self, guard: str, off: float | bool) -> CostPolicy:
+        """The same with one guard switched off and a memory of its own, to ask what it would have chosen."""
+        other = CostPolicy(PolicyParams(msgspec.structs.replace(self._params, **{guard: off})))
+        other._cold_turns, other._cold_at, other._hot = self._cold_turns, dict(self._cold_at), self._hot.copy()
+        return other
+
+    @property
+    def params(self) -> CostParams:
+        return self._params
 
     def decide(self, turn: Turn, fleet: Fleet, now_ms: float, rng: random.Random, explain: bool = False) -> Decision:
         require_candidates(fleet)
-        chosen = self._disaggregated(turn, fleet, rng) if fleet.disaggregated else self._unified(turn, fleet, rng)
-        return decision(self.name, turn, chosen, fleet, self._params, explain)
-
-    def _disaggregated(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Scored:
-        params = self._params
-        lefts = [score_prefill(turn, prefill, fleet, params) for prefill in fleet.prefills]
-        rights = [score_decode(turn, decode, fleet, params) for decode in fleet.decodes]
+        lefts = [score_prefill(turn, prefill, fleet, self._params) for prefill in fleet.prefills]
         costs = self._costs(turn, fleet.prefills, lefts, fleet.reuse_share)
+        if turn.prefix is not None and self._params.replication_weight:
+            costs = self._replicated(costs, lefts, self._hot.asked(turn.prefix, now_ms))
+        place = self._disaggregated if fleet.disaggregated else self._unified
+        return decision(self.name, turn, place(turn, fleet, lefts, costs, rng), fleet, self._params, explain)
+
+    def _disaggregated(
+        self, turn: Turn, fleet: Fleet, lefts: list[PrefillScore], costs: list[float], rng: random.Random
+    ) -> Scored:
+        """Prefill first: it may be chosen by the fastest decode, which is left to it whatever is chosen then."""
+        rights = [score_decode(turn, decode, fleet, self._params) for decode in fleet.decodes]
+        deadline_ms = self._deadline_ms(turn)
+        if deadline_ms is not None:
+            fastest_ms = min(right.ttft_ms for right in rights)
+            costs = passing.late(costs, [left.ttft_ms + fastest_ms for left in lefts], deadline_ms)
         i = self._choose(costs, fleet.prefills, turn.prefill_before, _is_cold(turn, lefts), rng)
-        j = self._choose([right.cost_ms for right in rights], fleet.decodes, turn.decode_before, False, rng)
+        others = [self._decode_cost(right) for right in rights]
+        if deadline_ms is not None:
+            others = passing.late(others, [lefts[i].ttft_ms + right.ttft_ms for right in rights], deadline_ms)
+        j = self._choose(others, fleet.decodes, turn.decode_before, False, rng)
         return join(fleet.prefills[i], lefts[i], fleet.decodes[j], rights[j])
 
-    def _unified(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Scored:
-        params = self._params
+    def _unified(self, turn: Turn, fleet: Fleet, lefts: list[PrefillScore], costs: list[float], rng: random.Random) -> Scored:
         prefills = fleet.prefills
         decodes = [decode_side(prefill, i, fleet) for i, prefill in enumerate(prefills)]
-        lefts = [score_prefill(turn, prefill, fleet, params) for prefill in prefills]
-        rights = [score_decode(turn, decode, fleet, params) for decode in decodes]
-        costs = [
-            left + right.cost_ms
-            for left, right in zip(self._costs(turn, prefills, lefts, fleet.reuse_share), rights, strict=True)
-        ]
+        rights = [score_decode(turn, decode, fleet, self._params) for decode in decodes]
+        costs = [cost + self._decode_cost(right) for cost, right in zip(costs, rights, strict=True)]
+        deadline_ms = self._deadline_ms(turn)
+        if deadline_ms is not None:
+            ttfts_ms = [left.ttft_ms + right.ttft_ms for left, right in zip(lefts, rights, strict=True)]
+            costs = passing.late(costs, ttfts_ms, deadline_ms)
         i = self._choose(costs, prefills, turn.prefill_before, _is_cold(turn, lefts), rng)
         return join(prefills[i], lefts[i], decodes[i], rights[i])
+
+    def _deadline_ms(self, turn: Turn) -> float | None:
+        return turn.deadline_ms if self._params.objective is Objective.SLO else None
+
+    def _decode_cost(self, right: DecodeScore) -> float:
+        """Of the first token's time decode has only what comes before it."""
+        return right.ttft_ms if self._params.objective is Objective.TTFT else right.cost_ms
 
     def _costs(self, turn: Turn, prefills: Sequence[Prefill], lefts: Sequence[PrefillScore], reuse_share: float) -> list[float]:
         """What each prefill counts for a choice: its cost, less what a new thread's common prefix would save if it were held.
@@ -84,6 +103,18 @@ class CostPolicy:
             left.cost_ms - discount * _saving(turn, prefill, left, as_if) for prefill, left in zip(prefills, lefts, strict=True)
         ]
 
+    def _replicated(self, costs: list[float], lefts: Sequence[PrefillScore], others: float) -> list[float]:
+        """A prefix that `others` have lately asked for as well, and whose holder queues, may be computed a second time: the
+        copy counts as free as far as they will share it, up to the wait that this turn has at the holder."""
+        holder = max(lefts, key=lambda left: (left.cut.tokens, -left.queue_ms))
+        if not holder.queue_ms or not others:
+            return costs
+        share = self._params.replication_weight * others / (1 + others)
+        return [
+            cost - share * min(holder.queue_ms, max(0.0, left.cut.compute_ms - holder.cut.compute_ms))
+            for cost, left in zip(costs, lefts, strict=True)
+        ]
+
     def _choose(
         self,
         costs: list[float],
@@ -92,10 +123,12 @@ class CostPolicy:
         cold: bool,
         rng: random.Random,
     ) -> int:
-        """The guards in order: queue limit, switch margin, never used first, softmax, and last the plain minimum."""
+        """The guards in order: queue limit, ramp, switch margin, never used first, softmax, and last the plain minimum."""
         params = self._params
         if params.waiting_limit:
-            costs = _pass_over_saturated(costs, candidates, params.waiting_limit)
+            costs = passing.saturated(costs, candidates, params.waiting_limit)
+        if params.ramp_turns:
+            costs = passing.ramping(costs, candidates, params.ramp_turns)
         best = min(costs)
         if before is not None and params.switch_margin_ms:
             for i, candidate in enumerate(candidates):
@@ -136,14 +169,6 @@ def _saving(turn: Turn, prefill: Prefill, left: PrefillScore, as_if: int) -> flo
     if left.cut.tokens >= turn.shared_tokens:
         return 0.0
     return max(0.0, left.cut.compute_ms - compute_ms(prefill.rates, turn.prompt_tokens, as_if))
-
-
-def _pass_over_saturated(costs: list[float], candidates: Sequence[Candidate], waiting_limit: int) -> list[float]:
-    """With every worker over the limit none is passed over: some place is better than none."""
-    saturated = [candidate.load.waiting_requests > waiting_limit for candidate in candidates]
-    if all(saturated):
-        return costs
-    return [math.inf if full else cost for cost, full in zip(costs, saturated, strict=True)]
 
 
 def _softmax(costs: list[float], near: list[int], params: CostParams, rng: random.Random) -> int:

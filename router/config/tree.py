@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from costmodel.hardware import HardwarePrior
-from costmodel.params import CostParams, CutRule, PolicyParams
+from costmodel.params import CostParams, CutRule, Objective, PolicyParams
 from costmodel.policies import REGISTRY
 from costmodel.values import DecodeRates, Link, PrefillRates, Role
 from engine_adapters.base import EngineKind
@@ -58,7 +58,7 @@ class ListenConfig(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     backlog: int = 4096
     max_body_bytes: Annotated[int, Field(gt=0)] = 64 * 1024 * 1024
-    drain_s: Seconds = 180.0  # after SIGTERM, how long streams may still run
+    drain_s: Seconds = 180.0  # after SIGTERM, until the process has ended
 
 
 class AuthConfig(Section):
@@ -158,7 +158,10 @@ class PolicyConfig(Section):
     staleness_half_life_ms: Ms = _COST.staleness_half_life_ms
     near_tie_ms: Ms = _COST.near_tie_ms
     softmax_temperature: Annotated[float, Field(ge=0)] = _COST.softmax_temperature
+    ramp_turns: Annotated[int, Field(ge=0)] = _COST.ramp_turns
+    replication_weight: Annotated[float, Field(ge=0, le=1)] = _COST.replication_weight
     displacement_weight: Annotated[float, Field(ge=0)] = _COST.displacement_weight
+    objective: Objective = _COST.objective
 
     def as_params(self) -> PolicyParams:
         return PolicyParams(CostParams(**self.model_dump(exclude={"name"})))

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from costmodel.params import CostParams, CutRule, PolicyParams
@@ -74,7 +74,7 @@ def pairs(fleet: Fleet) -> list[tuple[Prefill, Decode]]:
     return [(p, d) for p in fleet.prefills for d in fleet.decodes if fleet.disaggregated or p.worker == d.worker]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets(), prompt_tokens=st.integers(1, 20_000), rule=st.sampled_from(CutRule), fraction=st.sampled_from([0, 0.9]))
 def test_chosen_pair_is_the_cheapest_of_all_pairs(fleet: Fleet, prompt_tokens: int, rule: CutRule, fraction: float) -> None:
     params = CostParams(rule, 0.3, 0, fraction, 0, False, 600_000.0, 0, displacement_weight=0)

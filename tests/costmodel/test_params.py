@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.params import GUARDS, CostParams
 
-ASSUMPTIONS = {"cut_rule", "overlap_rho"}
+ASSUMPTIONS = {"objective", "cut_rule", "overlap_rho"}
 
 
 def test_every_field_is_a_guard_with_an_off_value_or_an_assumption() -> None:
