@@ -47,7 +47,7 @@ def _read_yaml(text: str, source: str, environ: Mapping[str, str]) -> object:
         raise ConfigError(f"{source}: not YAML: {error}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{source}: expected a mapping at the top, such as `pools:`")
-    return _expand(tree, source, environ)
+    return _expanded(tree, source, environ)
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -63,22 +63,31 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _expand(node: Any, source: str, environ: Mapping[str, str]) -> Any:
+def _expanded(tree: Any, source: str, environ: Mapping[str, str]) -> Any:
+    missing: list[str] = []
+    expanded = _expand(tree, (), environ, missing)
+    if missing:
+        raise ConfigError("\n".join(f"{source}: {fault}" for fault in missing))
+    return expanded
+
+
+def _expand(node: Any, at: tuple[int | str, ...], environ: Mapping[str, str], missing: list[str]) -> Any:
+    """With every variable in place; those that are not there go to `missing`, with the key that wants them."""
     if isinstance(node, dict):
-        return {key: _expand(value, source, environ) for key, value in node.items()}
+        return {key: _expand(value, (*at, key), environ, missing) for key, value in node.items()}
     if isinstance(node, list):
-        return [_expand(value, source, environ) for value in node]
+        return [_expand(value, (*at, index), environ, missing) for index, value in enumerate(node)]
     if not isinstance(node, str):
         return node
 
     def value_of(match: re.Match[str]) -> str:
-        if match[1] is None:
+        name = match[1]
+        if name is None:
             return "$"
-        if not environ.get(match[1]):
-            raise ConfigError(
-                f"{source}: ${{{match[1]}}} is {'empty' if match[1] in environ else 'not set'} in the environment"
-            )
-        return environ[match[1]]
+        if not environ.get(name):
+            fault = "empty" if name in environ else "not set"
+            missing.append(f"{_path(at)}: ${{{name}}} is {fault} in the environment")
+        return environ.get(name, "")
 
     return _VARIABLE.sub(value_of, node)
 

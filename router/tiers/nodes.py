@@ -13,6 +13,7 @@ from router.clock import Clock
 
 _log = structlog.get_logger(__name__)
 _ASK_S = 2.0
+_TELL_AGAIN_MS = 30_000.0
 
 
 class Node(msgspec.Struct):
@@ -22,6 +23,7 @@ class Node(msgspec.Struct):
     report: NodeReport | None = None
     heard_ms: float = 0.0
     fault: str = "not asked yet"
+    told_ms: float = float("-inf")  # when the log last heard of a fault; -inf once there is none
 
 
 class Nodes:
@@ -50,9 +52,18 @@ class Nodes:
             node.report = await node.control.report()
         except NodeUnavailable as error:
             node.fault = str(error)
+            self._tell(name, node)
         else:
             node.fault = ""
             node.heard_ms = self._clock()
+            node.told_ms = float("-inf")
+
+    def _tell(self, name: str, node: Node) -> None:
+        """Also that somebody else is there: an agent of another node than the file says, or of another version."""
+        now_ms = self._clock()
+        if now_ms - node.told_ms >= _TELL_AGAIN_MS:
+            node.told_ms = now_ms
+            _log.warning("node_unreachable", node=name, fault=node.fault, tried_again_every_s=_ASK_S)
 
     async def _watch(self, name: str, node: Node) -> None:
         while True:

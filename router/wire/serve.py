@@ -1,6 +1,6 @@
 """Run an application with its hot routes: uvicorn on uvloop, and a shutdown that finishes what is being answered.
 
-SIGTERM or SIGINT: stop accepting, close idle connections, let replies finish for `drain_s`, break what is left, exit 0.
+SIGTERM or SIGINT: stop accepting, close idle connections, let replies finish, break what is left, exit 0, all within `drain_s`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import gc
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from socket import socket
 from typing import Any, cast
@@ -26,6 +27,7 @@ from router.wire.sockets import reset
 _BACKLOG = 4096
 _TICK_S = 1.0
 _DRAIN_POLL_S = 0.02
+_CLOSING_S = 2.0  # engines are told what was broken off; at most a tenth of the whole time
 
 
 class DrainingServer(uvicorn.Server):
@@ -36,6 +38,7 @@ class DrainingServer(uvicorn.Server):
         self._drain_s = drain_s
         self._on_started = on_started
         self._stopping = asyncio.Event()
+        self._break_at_s = float("inf")  # monotonic; set when told to stop
 
     @property
     def port(self) -> int:
@@ -45,6 +48,8 @@ class DrainingServer(uvicorn.Server):
     def stop(self) -> None:
         """Begin the drain; a second call breaks it off."""
         self.force_exit = self.should_exit
+        if not self.should_exit:
+            self._break_at_s = time.monotonic() + replies_run_s(self._drain_s)
         self.should_exit = True
         self._stopping.set()
 
@@ -73,11 +78,11 @@ class DrainingServer(uvicorn.Server):
         await self.lifespan.shutdown()
 
     async def _drained(self) -> None:
-        deadline_s = asyncio.get_running_loop().time() + self._drain_s
         while self.server_state.connections or self.server_state.tasks:
-            if self.force_exit or asyncio.get_running_loop().time() > deadline_s:
+            left_s = self._break_at_s - time.monotonic()
+            if self.force_exit or left_s <= 0:
                 return
-            await asyncio.sleep(_DRAIN_POLL_S)
+            await asyncio.sleep(min(_DRAIN_POLL_S, left_s))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -93,6 +98,11 @@ class DrainingServer(uvicorn.Server):
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
+
+
+def replies_run_s(drain_s: float) -> float:
+    """How long replies may still run, so that the process has ended after `drain_s`: whoever sent the signal kills it then."""
+    return drain_s - min(_CLOSING_S, drain_s / 10)
 
 
 def build_server(

@@ -53,6 +53,17 @@ def test_keys_come_from_the_environment():
         parse(text)
 
 
+def test_every_missing_variable_is_told_at_once():
+    text = MINIMAL + "\nauth: {api_keys: ['${ONE}', '${TWO}'], admin_token: '$$${THREE}'}"
+    with pytest.raises(ConfigError) as fault:
+        parse(text, TWO="two", THREE="")
+    assert str(fault.value).splitlines() == [
+        "test.yaml: auth.api_keys.0: ${ONE} is not set in the environment",
+        "test.yaml: auth.admin_token: ${THREE} is empty in the environment",
+    ]
+    assert parse(text, ONE="1", TWO="2", THREE="3").auth.admin_token == "$3"
+
+
 def test_a_missing_file_is_an_error_with_its_name(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"absent\.yaml"):
         load_config(tmp_path / "absent.yaml")

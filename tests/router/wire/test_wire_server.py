@@ -13,6 +13,7 @@ from wire_rig import CHAT, DEADLINE_S, Serve, until
 
 from router.errors import GatewayError
 from router.wire.request import HotRequest
+from router.wire.serve import replies_run_s
 
 ECHO_FIELDS = [(b"content-type", b"application/octet-stream")]
 
@@ -311,6 +312,11 @@ async def test_drain_finishes_replies_and_accepts_nothing(serve: Serve) -> None:
     reply.finish()
     assert (await busy.rest()).endswith(b"data: 2\n\n\r\n0\r\n\r\n")
     await asyncio.wait_for(gateway.serving, DEADLINE_S)
+
+
+@pytest.mark.parametrize(("drain_s", "replies_s"), [(180.0, 178.0), (20.0, 18.0), (1.0, 0.9)])
+def test_the_end_of_the_process_is_within_the_drain(drain_s: float, replies_s: float) -> None:
+    assert replies_run_s(drain_s) == pytest.approx(replies_s)
 
 
 async def test_drain_deadline_breaks_what_is_left(serve_hot: Serve) -> None:
