@@ -29,8 +29,9 @@ followed by one `Release`.
 `planner.job(id)` tells one; `planner.tallies[trigger]` counts planned, moved, useful, wasted and late bytes, ms saved and
 ms added.
 
-Nothing is prefetched whose expected benefit, P(return in the window) x ms saved x turns that wait behind it, does not beat
-what it costs in link time, engine time and eviction harm (`benefit`). P comes from `reentry`: survival estimates of the gap
-per thread, tool and client. Budgets per node and per link bound what is in flight and what is held (`budget`); where demand
+Nothing is prefetched whose expected benefit, P(return in the window) x P(it goes there) x ms saved x turns that wait behind
+it, does not beat what it costs in link time, engine time, eviction harm and waste (`benefit`). P(return) comes from
+`reentry`: survival estimates of the gap per thread, tool and client; P(it goes there) from `destination`: how often such
+forecasts came true. Budgets per node and per link bound what is in flight and what is held (`budget`); where demand
 waits, nothing starts.
 """

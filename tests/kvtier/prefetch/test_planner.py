@@ -266,6 +266,18 @@ def test_a_margin_at_which_turns_went_where_they_should_is_trusted() -> None:
     assert only_job(run).worker == W1
 
 
+def test_a_forecast_says_nothing_of_a_thread_that_stays_away_for_long() -> None:
+    run = drive(World(margin_ms=100.0), hold_ms=10_000.0, min_probability=0.6)
+    before = run.planner.destinations.odds("", 100.0)
+    for away_ms, after in ((11_000, before), (1_000, 0.8 * before)):
+        run.world.remote("t", TOKENS)
+        idle(run)
+        assert not run.stages
+        run.now_ms += away_ms
+        run.tell(ev.Sent("t", W3))
+        assert run.planner.destinations.odds("", 100.0) == pytest.approx(after)
+
+
 def test_a_thread_without_an_alternative_is_staged_at_once() -> None:
     run = drive(World(margin_ms=inf))
     run.world.remote("t", TOKENS)
