@@ -18,7 +18,7 @@ _FIRST_MS = 1.0
 _BUCKETS = 14  # below 1 ms, then octaves, and beyond 4 s
 _PRIOR_FORECASTS = 4.0  # what the belief below counts for
 _FADE_AT = 256.0  # forecasts of one bucket, then its counts are halved
-_NEAR_SHARE, _FAR_SHARE, _FAR_MS = 0.5, 0.75, 1_000.0  # believed at first: of a tie, and of a margin of a second and more
+_NEAR_SHARE, _FAR_SHARE, _FAR_MS = 0.5, 0.95, 4_000.0  # believed at first: of a tie, and of a margin that no queue makes up
 
 
 class Forecast(msgspec.Struct, frozen=True, gc=False):
