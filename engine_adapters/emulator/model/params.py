@@ -23,7 +23,8 @@ class EngineParams(msgspec.Struct, frozen=True):
 
     A prefill batch takes `prefill_base_ms + prefill_ms_per_token * new + prefill_ms_per_token2 * sum(end^2 - start^2)
     + prefill_ms_per_end2 * sum(end^2)`, the last for backends that attend for cached tokens, too (torch's own); a decode step
-    `decode_base_ms + decode_ms_per_running * running + decode_ms_per_context_token * (KV tokens of all running)`. The defaults resemble an 8B model on one accelerator.
+    `decode_base_ms + decode_ms_per_running * running + decode_ms_per_context_token * (KV tokens of all running)`. The defaults
+    resemble an 8B model on one accelerator.
     """
 
     role: EngineRole = EngineRole.UNIFIED

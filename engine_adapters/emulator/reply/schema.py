@@ -17,6 +17,7 @@ _STRINGS = {
 }
 _PATH_WORDS = ("path", "file", "dir", "folder")
 _MAX_DEPTH = 8
+_MAX_CHARS = 4_096
 
 
 def synthesise(schema: Any, name: str = "") -> Any:
@@ -45,12 +46,15 @@ def _typed(schema: Mapping[str, Any], name: str, depth: int) -> Any:
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "null")
     if kind == "object" or (kind is None and "properties" in schema):
-        properties = schema.get("properties") or {}
-        return {key: _value(properties.get(key), key.lower(), depth + 1) for key in schema.get("required") or []}
+        properties, required = schema.get("properties"), schema.get("required")
+        known = properties if isinstance(properties, Mapping) else {}
+        names = [key for key in required if isinstance(key, str)] if isinstance(required, list) else []
+        return {key: _value(known.get(key), key.lower(), depth + 1) for key in names}
     if kind == "array":
         return _array(schema, name, depth)
     if kind in ("integer", "number"):
-        return max(schema.get("minimum", 1), 1) if "maximum" not in schema else min(schema["maximum"], schema.get("minimum", 1))
+        least, most = _number(schema, "minimum"), _number(schema, "maximum")
+        return max(least, 1) if "maximum" not in schema else min(most, least)
     if kind == "boolean":
         return False
     if kind == "null":
@@ -70,7 +74,13 @@ def _string(schema: Mapping[str, Any], name: str) -> str:
         return _STRINGS[name]
     if any(word in name for word in _PATH_WORDS):
         return "README.md" if "dir" not in name and "folder" not in name else "."
-    return "x" * max(int(schema.get("minLength", 1)), 1)
+    return "x" * int(min(max(_number(schema, "minLength"), 1), _MAX_CHARS))
+
+
+def _number(schema: Mapping[str, Any], key: str) -> Any:
+    """1 where there is none."""
+    value = schema.get(key)
+    return value if isinstance(value, int | float) else 1
 
 
 def _first_useful(options: list[Any]) -> Any:

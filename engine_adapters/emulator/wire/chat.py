@@ -16,6 +16,7 @@ from engine_adapters.emulator.wire.errors import BadRequest, invalid, openai_ref
 from engine_adapters.emulator.wire.known_pieces import KnownPieces
 from engine_adapters.emulator.wire.logprobs import chat_logprobs
 from engine_adapters.emulator.wire.sampling import Sampling, integer, wanted_schema, with_overrides
+from engine_adapters.emulator.wire.shapes import Chat, check
 from engine_adapters.emulator.wire.usage import cached_details, metadata, usage
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Job, Step
@@ -197,6 +198,7 @@ def _validate(request: Mapping[str, Any]) -> None:
         raise invalid("missing", ("body", "messages"), "Field required")
     if not messages:
         raise BadRequest("Messages cannot be empty.")
+    check(request, Chat)
     for position, message in enumerate(messages):
         if not isinstance(message, Mapping) or str(message.get("role", "")).lower() not in _ROLES:
             raise invalid("value_error", ("body", "messages", position, "role"), f"Value error, 'role' must be one of {_ROLES}")

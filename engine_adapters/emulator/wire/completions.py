@@ -13,6 +13,7 @@ from engine_adapters.emulator.wire.chat_stream import DONE
 from engine_adapters.emulator.wire.errors import BadRequest, invalid, openai_refusal, openai_stream_error, parse_object
 from engine_adapters.emulator.wire.logprobs import completion_logprobs
 from engine_adapters.emulator.wire.sampling import Sampling, integer
+from engine_adapters.emulator.wire.shapes import Completion, check, prompts
 from engine_adapters.emulator.wire.usage import cached_details, metadata, usage
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Job, Step
@@ -35,38 +36,19 @@ class CompletionDialect:
         request = parse_object(body)
         if "prompt" not in request:
             raise invalid("missing", ("body", "prompt"), "Field required")
-        prompt = request["prompt"]
-        if not prompt or (isinstance(prompt, list) and not any(prompt)):
-            raise BadRequest("Prompt cannot be empty")
+        check(request, Completion)
+        found = prompts(request["prompt"], "prompt")
         limit = integer(request, "max_tokens", _DEFAULT_MAX_TOKENS)
         if limit is not None and limit <= 0:
             raise invalid("value_error", ("body", "max_tokens"), "Value error, max_tokens must be positive", limit)
-        prompts = [self._ids(one) for one in prompt_list(prompt)]
+        ids = [tuple(self._tokenizer.encode(one)) if isinstance(one, str) else tuple(one) for one in found]
         samples = integer(request, "n", 1) or 1
         wish = ReplyRequest(prompt_key=0, max_tokens=0, ignore_eos=bool(request.get("ignore_eos")))
-        jobs = self._sampling.jobs(request, prompts, samples=samples, max_tokens=limit, wish=wish)
+        jobs = self._sampling.jobs(request, ids, samples=samples, max_tokens=limit, wish=wish)
         return CompletionCall(request, jobs, self._tokenizer, self._cache_report)
 
     def refusal(self, error: BadRequest | Failure) -> tuple[int, dict[str, Any]]:
         return error.status, openai_refusal(error)
-
-    def _ids(self, prompt: str | list[int]) -> tuple[int, ...]:
-        if isinstance(prompt, str):
-            return tuple(self._tokenizer.encode(prompt))
-        if not all(isinstance(token, int) for token in prompt):
-            raise invalid("int_type", ("body", "prompt"), "Input should be a valid integer")
-        return tuple(prompt)
-
-
-def prompt_list(prompt: Any) -> list[str | list[int]]:
-    """A prompt member as a list of prompts: text, texts, token ids or lists of token ids."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], int):
-        return [prompt]
-    if isinstance(prompt, list):
-        return prompt
-    raise invalid("string_type", ("body", "prompt"), "Input should be a valid string")
 
 
 class CompletionCall:

@@ -13,9 +13,9 @@ import msgspec
 
 from engine_adapters.emulator.reply.plan import ReplyRequest
 from engine_adapters.emulator.wire.chat_stream import DONE
-from engine_adapters.emulator.wire.completions import prompt_list
 from engine_adapters.emulator.wire.errors import BadRequest, openai_error, parse_object
 from engine_adapters.emulator.wire.sampling import Sampling, integer, with_overrides
+from engine_adapters.emulator.wire.shapes import Generate, check, prompts
 from engine_adapters.emulator.wire.usage import details_of
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Finish, Job, Step
@@ -40,7 +40,8 @@ class GenerateDialect:
         text, ids = request.get("text"), request.get("input_ids")
         if (text is None) == (ids is None):
             raise BadRequest("Either text, input_ids or input_embeds should be provided.")
-        prompts = prompt_list(text if text is not None else ids)
+        check(request, Generate)
+        found = prompts(text, "text") if text is not None else prompts(ids, "input_ids")
         batch = isinstance(text, list) or (isinstance(ids, list) and bool(ids) and isinstance(ids[0], list))
         params = request.get("sampling_params") or {}
         if isinstance(params, list):
@@ -48,7 +49,7 @@ class GenerateDialect:
         wish = ReplyRequest(prompt_key=0, max_tokens=0, ignore_eos=bool(params.get("ignore_eos")))
         jobs = self._sampling.jobs(
             request,
-            [tuple(self._tokenizer.encode(one)) if isinstance(one, str) else tuple(one) for one in prompts],
+            [tuple(self._tokenizer.encode(one)) if isinstance(one, str) else tuple(one) for one in found],
             samples=integer(params, "n", 1) or 1,
             max_tokens=integer(params, "max_new_tokens", _DEFAULT_MAX_TOKENS),
             wish=wish,

@@ -12,6 +12,7 @@ from engine_adapters.emulator.wire.chat import ChatDialect, complete_calls, offe
 from engine_adapters.emulator.wire.errors import BadRequest, parse_object
 from engine_adapters.emulator.wire.messages_stream import MessagesStream, stop_reason, usage
 from engine_adapters.emulator.wire.sampling import Sampling, integer, with_overrides
+from engine_adapters.emulator.wire.shapes import Messages, check
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Job, Step
 from engine_adapters.emulator.worker.options import ENGINE_NAME
@@ -128,6 +129,7 @@ def _parse(body: bytes) -> dict[str, Any]:
             raise BadRequest(f"messages.{position}.role: Input should be 'user', 'assistant' or 'system'")
     if not messages:
         raise BadRequest("Messages cannot be empty.")
+    check(request, Messages)
     return request
 
 

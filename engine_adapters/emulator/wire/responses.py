@@ -14,6 +14,7 @@ from engine_adapters.emulator.wire.errors import BadRequest, invalid, parse_obje
 from engine_adapters.emulator.wire.responses_items import call_item, error_of, message_item, status_of
 from engine_adapters.emulator.wire.responses_stream import ResponsesStream
 from engine_adapters.emulator.wire.sampling import Sampling, integer, wanted_schema
+from engine_adapters.emulator.wire.shapes import Responses, check
 from engine_adapters.emulator.worker.driver import Failure
 from engine_adapters.emulator.worker.job import Job, Step
 from engine_adapters.prompt.sglang_responses import effective_tool_choice, responses_as_chat
@@ -74,6 +75,7 @@ class ResponsesDialect:
     def _validate(self, request: Mapping[str, Any]) -> None:
         if not isinstance(request.get("input"), str | list):
             raise invalid("missing", ("body", "input"), "Field required")
+        check(request, Responses)
         for stateful in ("previous_response_id", "background"):
             if request.get(stateful):
                 raise BadRequest(
