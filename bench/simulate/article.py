@@ -12,6 +12,7 @@ from bench.simulate.experiments import Choice, exp1_experiments, exp2_experiment
 from bench.simulate.grid import grid as build_grid
 from bench.simulate.options import (
     AsJson,
+    Assume,
     Configs,
     Cost,
     Hardware,
@@ -27,6 +28,7 @@ from bench.simulate.options import (
 )
 from bench.simulate.prefetch_arms import prefetch_arms
 from bench.simulate.runner import Run
+from bench.simulate.settings import parse_assumed
 from bench.simulate.table import result_table
 
 
@@ -42,6 +44,7 @@ def exp1(
     mfu: Mfu = 0,
     cost: Cost = "",
     hindsight: Hindsight = 0,
+    assume: Assume = "",
     out: Out = None,
     prefetch: Prefetch = "",
 ) -> None:
@@ -52,7 +55,9 @@ def exp1(
       loadback sim exp1 --json
     """
     with told_errors():
-        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight)
+        choice = Choice(
+            "", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight, assumed=parse_assumed(assume)
+        )
         experiments = exp1_experiments(choice, seed, words(configs))
         if prefetch:
             experiments = prefetch_arms(experiments, words(prefetch))
@@ -71,6 +76,7 @@ def exp2(
     mfu: Mfu = 0,
     cost: Cost = "",
     hindsight: Hindsight = 0,
+    assume: Assume = "",
     out: Out = None,
     prefetch: Prefetch = "",
 ) -> None:
@@ -81,7 +87,9 @@ def exp2(
       loadback sim exp2 --json
     """
     with told_errors():
-        choice = Choice("", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight)
+        choice = Choice(
+            "", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight, assumed=parse_assumed(assume)
+        )
         experiments = exp2_experiments(choice, seed, words(configs))
         if prefetch:
             experiments = prefetch_arms(experiments, words(prefetch))

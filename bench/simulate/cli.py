@@ -20,6 +20,7 @@ from bench.simulate.experiments import (
 )
 from bench.simulate.options import (
     AsJson,
+    Assume,
     Cost,
     Drain,
     Hardware,
@@ -37,6 +38,7 @@ from bench.simulate.options import (
 )
 from bench.simulate.prefetch_arms import pooled, prefetch_arms
 from bench.simulate.runner import Run
+from bench.simulate.settings import parse_assumed
 from bench.simulate.table import result_table
 from bench.simulate.trials import ablation, churn
 
@@ -66,6 +68,7 @@ def weka(
     path: Trace = None,
     cost: Cost = "",
     hindsight: Hindsight = 0,
+    assume: Assume = "",
     out: Out = None,
     prefetch: Prefetch = "",
 ) -> None:
@@ -92,6 +95,7 @@ def weka(
             path,
             guards,
             hindsight=hindsight,
+            assumed=parse_assumed(assume),
         )
         if prefetch and host_gb is None:
             choice = msgspec.structs.replace(choice, host_gb=PREFETCH_HOST_GB)
@@ -119,6 +123,7 @@ def mooncake(
     path: Trace = None,
     cost: Cost = "",
     hindsight: Hindsight = 0,
+    assume: Assume = "",
     out: Out = None,
 ) -> None:
     """Mooncake's recorded chat requests, open loop at their own times.
@@ -142,6 +147,7 @@ def mooncake(
             path,
             guards,
             hindsight=hindsight,
+            assumed=parse_assumed(assume),
         )
         compare(mooncake_experiment(choice, seed, kind), policies, seed, jobs, as_json, out)
 
@@ -158,6 +164,7 @@ def fork(
     host_gb: HostGb = None,
     cost: Cost = "",
     hindsight: Hindsight = 0,
+    assume: Assume = "",
     out: Out = None,
     prefetch: Prefetch = "",
 ) -> None:
@@ -168,7 +175,17 @@ def fork(
       loadback sim fork --policies all --json
     """
     with told_errors():
-        choice = Choice(topology, hardware, model, 0, horizon_s, host_gb, cost=guards_of(cost), hindsight=hindsight)
+        choice = Choice(
+            topology,
+            hardware,
+            model,
+            0,
+            horizon_s,
+            host_gb,
+            cost=guards_of(cost),
+            hindsight=hindsight,
+            assumed=parse_assumed(assume),
+        )
         if prefetch and host_gb is None:
             choice = msgspec.structs.replace(choice, host_gb=PREFETCH_HOST_GB)
         experiment = fork_experiment(choice, seed)
@@ -190,6 +207,7 @@ def scale(
     jobs: Jobs = 0,
     horizon_s: Horizon = 0,
     hindsight: Hindsight = 0,
+    assume: Assume = "",
 ) -> None:
     """ProgramBench-shaped sessions over pools of growing size, eight sessions a worker.
 
@@ -203,7 +221,9 @@ def scale(
     found: dict[str, Any] = {}
     with told_errors():
         for size in sizes:
-            experiment = scale_experiment(Choice(horizon_s=horizon_s, hindsight=hindsight), seed, size)
+            experiment = scale_experiment(
+                Choice(horizon_s=horizon_s, hindsight=hindsight, assumed=parse_assumed(assume)), seed, size
+            )
             results = run_shown({name: Run(experiment, name, seed) for name in names_of(policies)}, jobs)
             show(result_table(f"scale, {size} workers", results))
             found[str(size)] = {"policies": results}

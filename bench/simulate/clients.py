@@ -63,7 +63,9 @@ class Clients:
         *,
         until_ms: float,
         rota: Rota | None = None,
+        gap_factor: float = 1.0,
     ) -> None:
+        self._gap_factor = gap_factor
         self._agenda = agenda
         self._send = send
         self._until_ms = until_ms
@@ -110,7 +112,8 @@ class Clients:
             self._ended(session)
 
     def _later(self, session: Session, thread: int, index: int) -> None:
-        self._agenda.after(session.plan.threads[thread].calls[index].gap_ms, self._wish, session, thread, index)
+        gap_ms = session.plan.threads[thread].calls[index].gap_ms * self._gap_factor
+        self._agenda.after(gap_ms, self._wish, session, thread, index)
 
     def _next_session(self) -> None:
         plan = next(self._plans, None)

@@ -60,6 +60,7 @@ class Engines(msgspec.Struct, frozen=True):
     decode_keeps_cache: bool = False
     decode_memory_fraction: float = 0.0  # of HBM on decode workers; 0 = as on the others
     pool_gb_per_accelerator: float = 0.0  # of DRAM, for a prefill or unified worker's share of L3; 0 = no L3
+    ssd_gb_per_node: float = 0.0  # L4 behind that share; 0 = none
     copy_cu_share: float = 0.0  # of compute units, busy with L2 to L1 copies instead of prefill
     copy_threads: int = 4  # that copy from L3 on the same node to L2
     pool_read_speed: float = 1.0  # a factor on such copies; very large: an oracle that makes them free
@@ -87,6 +88,10 @@ class Cluster(msgspec.Struct, frozen=True):
         """What one node's share of L3 holds: each page once, whatever the ranks."""
         size_bytes = self.engines.pool_gb_per_accelerator * self.deployment.accelerators * 1e9
         return int(size_bytes / (self.truth.kv_bytes_per_token * self.engines.page_tokens))
+
+    @property
+    def ssd_pages(self) -> int:
+        return int(self.engines.ssd_gb_per_node * 1e9 / (self.truth.kv_bytes_per_token * self.engines.page_tokens))
 
     @property
     def pool_local(self) -> Link:

@@ -12,7 +12,7 @@ import msgspec
 
 from bench.simulate.agenda import Agenda
 from bench.simulate.leaping_engine import LeapingEngine
-from bench.simulate.shared_pool import NodePool, SharedPool
+from bench.simulate.shared_pool import NodePool, SharedPool, Ssd
 from costmodel.values import Link, WorkerKey
 from engine_adapters.base import LoadReport
 from engine_adapters.emulator.model.engine import EngineModel
@@ -50,6 +50,7 @@ class L3(msgspec.Struct, frozen=True):
     page_bytes: float
     local: Link
     remote: Link
+    ssd: Ssd | None = None  # of every node: L4
 
 
 class EnginePool:
@@ -64,11 +65,12 @@ class EnginePool:
         self._pool: SharedPool | None = None
         if l3 is not None:
             page_tokens = next(iter(params.values())).page_tokens
-            self._pool = SharedPool((), l3.node_pages, page_tokens, l3.page_bytes, listener.pooled)
+            self._pool = SharedPool((), l3.node_pages, page_tokens, l3.page_bytes, listener.pooled, l3.ssd)
         self.models: dict[WorkerKey, EngineModel] = {}
         self._gone: list[EngineModel] = []  # they count no less for it
         self._due: dict[WorkerKey, float | None] = {}
         self._pairs: dict[str, tuple[WorkerKey, WorkerKey, int]] = {}  # prefill, decode, prompt tokens
+        self._disk_tokens: dict[str, int] = {}
         self._transferred_tokens = 0
         self._warms: dict[str, Callable[[], None]] = {}
         self._warmed = 0
@@ -116,7 +118,9 @@ class EnginePool:
             self._pool.touch(request.pages)
         self._pairs[request.rid] = (prefill, decode, request.prompt_tokens)
         if prefill == decode:
+            before = self._disk_pages_read
             self.models[prefill].submit(request, now_ms)
+            self._note_disk(request.rid, before)
         else:
             half = msgspec.structs.replace(request, output_tokens=1, max_new_tokens=1, paired=True)
             self.models[prefill].submit(half, now_ms)
@@ -140,6 +144,20 @@ class EnginePool:
 
     def free_pages(self, node: str) -> int:
         return self._pool.free_pages(node) if self._pool is not None else 0
+
+    def take_disk_tokens(self, rid: str) -> int:
+        """How many tokens of its prompt the pool read from SSD for it; asked once."""
+        return self._disk_tokens.pop(rid, 0)
+
+    @property
+    def _disk_pages_read(self) -> int:
+        return self._pool.disk_pages_read if self._pool is not None else 0
+
+    def _note_disk(self, rid: str, before: int) -> None:
+        """An engine reads from the pool when its request comes, and for that one alone."""
+        if pages := self._disk_pages_read - before:
+            prefill = self._pairs[rid][0]
+            self._disk_tokens[rid] = pages * self.models[prefill].params.page_tokens
 
     @property
     def page_bytes(self) -> float:
@@ -197,7 +215,9 @@ class EnginePool:
                 return  # its other half was lost just now
             prefill, _, prompt_tokens = self._pairs[outcome.rid]
             self._transferred_tokens += prompt_tokens - outcome.resident_tokens
+            before = self._disk_pages_read
             self.models[prefill].pair(outcome.rid, self._agenda.now_ms, outcome.resident_tokens)
+            self._note_disk(outcome.rid, before)
             self._pump(prefill)
         elif isinstance(outcome, Transferred):
             self._listener.prefilled(outcome.rid, outcome.cached)

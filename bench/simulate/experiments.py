@@ -42,6 +42,7 @@ class Choice(msgspec.Struct, frozen=True):
     churn: tuple[Change, ...] = ()
     hindsight: float = 0.0
     predict: bool = True
+    assumed: Mapping[str, float] = {}
 
     def apply(self, settings: Settings) -> Settings:
         """What it changes whatever the experiment."""
@@ -53,6 +54,7 @@ class Choice(msgspec.Struct, frozen=True):
             churn=self.churn,
             hindsight_share=self.hindsight,
             predict_on_route=self.predict,
+            **self.assumed,
         )
 
 
@@ -66,6 +68,7 @@ class Restore(msgspec.Struct, frozen=True):
     prefetch: bool = False
     read_speed: float = 1.0
     prefilling_limit: int = 0
+    ssd_gb: float = 0.0  # of each node, behind its share of L3
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -105,6 +108,7 @@ _EXP1 = {
     # gain. H: C with a gateway that holds turns back, so that six at most are at the prefill engine.
     "F": Restore(l2_gb=64, l3_gb=32, copy_cu_share=0.0, copy_threads=4, read_speed=1e9),
     "H": Restore(l2_gb=64, l3_gb=32, copy_cu_share=0.0, copy_threads=4, prefetch=True, prefilling_limit=6),
+    "D": Restore(l2_gb=64, l3_gb=32, ssd_gb=1_000),  # not the article's: B with an SSD behind L3
 }
 _EXP2 = {"A": Restore(l2_gb=192, l3_gb=0), "B": Restore(l2_gb=160, l3_gb=32)}
 # Kimi K2 int4 on 8 H200: a third of the KV and two fifths of the compute, so that placement matters at small scale.
@@ -189,6 +193,7 @@ def _restoring(machine: Machine, choice: Choice, restore: Restore) -> Cluster:
         copy_cu_share=restore.copy_cu_share,
         copy_threads=restore.copy_threads,
         pool_read_speed=restore.read_speed,
+        ssd_gb_per_node=restore.ssd_gb,
     )
     return _cluster(msgspec.structs.replace(machine, deployment=deployment), choice, engines)
 

@@ -31,3 +31,4 @@ Cost = Annotated[str, typer.Option(help="Guards of the cost policy, as in switch
 Hindsight = Annotated[
     float, typer.Option(min=0, max=1, help="Share of turns for which every other choice is tried, to tell regret in hindsight.")
 ]
+Assume = Annotated[str, typer.Option(help="Lags, first beliefs and gaps, as in prior_error=0,load_poll_ms=100,gap_factor=0.5.")]

@@ -11,8 +11,8 @@ from typing import Any
 
 Columns = Mapping[str, Sequence[Any]]
 _BUCKETS = 60
-_TIERS = ("device_tokens", "host_tokens", "pool_tokens")
-_NAMES = ("L1", "L2", "L3", "computed")
+_TIERS = ("device_tokens", "host_tokens", "pool_tokens", "disk_tokens")
+_NAMES = ("L1", "L2", "L3", "L4", "computed")
 
 
 def cdf_plot(runs: Mapping[str, Columns], what: str) -> bytes:

@@ -27,6 +27,12 @@ _ROWS = (
     ("first-call hit", ("first_call_hit",), "{:.1%}"),
     ("later-call hit", ("later_call_hit",), "{:.1%}"),
     ("$ per M tokens", ("usd_per_million_tokens",), "{:.3f}"),
+    ("L1, tokens", ("tokens_by_tier", "L1"), "{:,}"),
+    ("L2, tokens", ("tokens_by_tier", "L2"), "{:,}"),
+    ("L3, tokens", ("tokens_by_tier", "L3"), "{:,}"),
+    ("L4, tokens", ("tokens_by_tier", "L4"), "{:,}"),
+    ("computed, tokens", ("tokens_by_tier", "computed"), "{:,}"),
+    ("mean regret, s", ("regret_s", "e2e", "mean"), "{:.2f}"),
 )
 
 

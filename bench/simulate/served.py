@@ -8,7 +8,7 @@ from costmodel.values import WorkerKey
 
 
 class Served(msgspec.Struct, frozen=True, gc=False):
-    """Times of the agenda in ms. `device_tokens`, `host_tokens` and `pool_tokens` came from cache, the rest of the prompt was
+    """Times of the agenda in ms. `device_tokens` to `disk_tokens` came from cache, L1 to L4; the rest of the prompt was
     computed."""
 
     arrived_ms: float
@@ -19,6 +19,7 @@ class Served(msgspec.Struct, frozen=True, gc=False):
     device_tokens: int
     host_tokens: int
     pool_tokens: int
+    disk_tokens: int
     first_call: bool
     prefill: WorkerKey
     decode: WorkerKey
@@ -35,4 +36,4 @@ class Served(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def cached_tokens(self) -> int:
-        return self.device_tokens + self.host_tokens + self.pool_tokens
+        return self.device_tokens + self.host_tokens + self.pool_tokens + self.disk_tokens

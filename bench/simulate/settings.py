@@ -24,8 +24,27 @@ class Settings(msgspec.Struct, frozen=True):
     load_lag_ms: float = 10.0
     prior_error: float = 0.3
     resume_gap_s: float = 60.0
+    gap_factor: float = 1.0  # of the workload's own tool times and pauses
     predict_on_route: bool = True  # False: the gateway knows of its own turns what engines report of them
     prefilling_limit: int = 0  # turns at one prefill engine, queued or computed; the others wait at the gateway. 0 = no limit
     prefetch: frozenset[Trigger] = frozenset()  # what makes the planner move KV ahead of turns; wants a shared pool
     churn: tuple[Change, ...] = ()
     hindsight_share: float = 0.0  # of turns after the warm-up for which every other choice is tried
+
+
+ASSUMED = ("event_lag_ms", "load_poll_ms", "load_lag_ms", "prior_error", "resume_gap_s", "gap_factor")
+"""What `--assume` may change."""
+
+
+def parse_assumed(text: str) -> dict[str, float]:
+    """`key=value` pairs. Raises `ValueError` naming what is wrong with them."""
+    found: dict[str, float] = {}
+    for word in text.replace(" ", "").split(","):
+        key, _, value = word.partition("=")
+        if word and key not in ASSUMED:
+            raise ValueError(f"--assume knows no {key!r}: choose from {', '.join(ASSUMED)}")
+        if word:
+            found[key] = float(value)
+    if any(value < 0 for value in found.values()) or found.get("load_poll_ms") == 0:
+        raise ValueError("--assume wants no negative values and a poll now and then")
+    return found

@@ -23,6 +23,7 @@ from bench.simulate.prefetching import Prefetching, Subject
 from bench.simulate.prefill_gate import PrefillGate
 from bench.simulate.served import Served
 from bench.simulate.settings import Settings
+from bench.simulate.shared_pool import Ssd
 from bench.simulate.view import Sent, View
 from bench.simulate.workload import SessionPlan, Workload, reply_pages
 from costmodel.params import CostParams
@@ -84,10 +85,7 @@ class Simulation:
         self._hindsight = Hindsight(settings.hindsight_share, seed)
         self._rng = random.Random(f"{seed} policy")
         l2 = any(each.host_kv_tokens for each in params.values())
-        truth, pages = cluster.truth, cluster.pool_pages
-        l3 = (
-            L3(pages, truth.kv_bytes_per_token * workload.page_tokens, cluster.pool_local, truth.pool_remote) if pages else None
-        )
+        l3 = _shared_pool(cluster, workload.page_tokens)
         most = len(roles) + len(settings.churn)
         self._view = View(
             roles,
@@ -104,12 +102,12 @@ class Simulation:
         self._gate = PrefillGate(settings.prefilling_limit)
         self._prefetching: Prefetching | None = None
         if settings.prefetch and l3 is not None:
-            if settings.churn:
-                raise ValueError("the planner is not told of lost workers here: choose prefetch or churn")
+            if settings.churn or cluster.ssd_pages:
+                raise ValueError("prefetch is simulated neither with workers that are lost nor with SSDs")
             triggered = PrefetchParams(triggers=settings.prefetch)
             self._prefetching = Prefetching(self._agenda, self._view, self._engines, policy, triggered)
         until_ms = settings.horizon_s * 1000
-        self._clients = Clients(self._agenda, self._send, until_ms=until_ms, rota=settings.rota)
+        self._clients = Clients(self._agenda, self._send, until_ms=until_ms, rota=settings.rota, gap_factor=settings.gap_factor)
         prefills = [key for key, role in roles.items() if role is not Role.DECODE]
         self._allowance = Allowance(prefills, settings, seed)
         self._threads: dict[str, _Thread] = {}
@@ -286,6 +284,7 @@ class Simulation:
         if self._prefetching is not None:
             self._prefetching.ended(ask.thread_id, sent.chosen.prefill, output_tokens)
         terms = sent.chosen.terms
+        disk = min(sent.cached.storage, self._engines.take_disk_tokens(str(sent.turn)))
         self._served.append(
             Served(
                 flight.asked_ms,
@@ -295,7 +294,8 @@ class Simulation:
                 output_tokens,
                 sent.cached.device,
                 sent.cached.host,
-                sent.cached.storage,
+                sent.cached.storage - disk,
+                disk,
                 flight.first_call,
                 sent.chosen.prefill,
                 sent.chosen.decode,
@@ -303,6 +303,14 @@ class Simulation:
                 terms.total_ms,
             )
         )
+
+
+def _shared_pool(cluster: Cluster, page_tokens: int) -> L3 | None:
+    if not cluster.pool_pages:
+        return None
+    truth = cluster.truth
+    ssd = Ssd(cluster.ssd_pages, truth.ssd) if cluster.ssd_pages else None
+    return L3(cluster.pool_pages, truth.kv_bytes_per_token * page_tokens, cluster.pool_local, truth.pool_remote, ssd)
 
 
 def _read_from(fleet: Fleet, chosen: Scored) -> tuple[str, ...]:

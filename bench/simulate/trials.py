@@ -11,7 +11,8 @@ from bench.simulate.ablation import ablation_table, build_ablation, deltas
 from bench.simulate.churn import parse_changes
 from bench.simulate.console import compare, guards_of, run_shown, show, told_errors, words
 from bench.simulate.experiments import Choice, weka_experiment
-from bench.simulate.options import AsJson, Cost, Hindsight, Horizon, HostGb, Jobs, Out, Policies, Seed, Topology
+from bench.simulate.options import AsJson, Assume, Cost, Hindsight, Horizon, HostGb, Jobs, Out, Policies, Seed, Topology
+from bench.simulate.settings import parse_assumed
 
 _CHURN_POLICIES = "cost,longest_prefix,dynamo,sgl_router,mooncake,smg_cache_aware,sticky,consistent_hash,round_robin"
 
@@ -51,6 +52,7 @@ def churn(
     host_gb: HostGb = None,
     cost: Cost = "",
     hindsight: Hindsight = 0,
+    assume: Assume = "",
     out: Out = None,
 ) -> None:
     """Recorded Claude Code sessions while a worker is lost with its caches and, later, another joins with none.
@@ -63,5 +65,16 @@ def churn(
     """
     with told_errors():
         changes = parse_changes(lose, joins=False) + parse_changes(join, joins=True)
-        choice = Choice(topology, "", "", 0, horizon_s, host_gb, cost=guards_of(cost), churn=changes, hindsight=hindsight)
+        choice = Choice(
+            topology,
+            "",
+            "",
+            0,
+            horizon_s,
+            host_gb,
+            cost=guards_of(cost),
+            churn=changes,
+            hindsight=hindsight,
+            assumed=parse_assumed(assume),
+        )
         compare(weka_experiment(choice, seed, concurrency, name="churn"), policies, seed, jobs, as_json, out)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bench.simulate.pooled_runs import PooledRuns
+from bench.simulate.pooled_runs import PooledRuns, ssd_of
 from costmodel.calibrate import LinkEstimator
 from costmodel.hardware import HardwarePrior
 from costmodel.lesson import lesson
@@ -80,8 +80,10 @@ class View:
         self._restore = {Tier.L2: belief.host} if l2 else {}
         if l3:
             self._restore[Tier.L3] = belief.pool_remote
+            self._restore[Tier.L4] = belief.ssd
         self._l3 = l3
         self._holder: dict[int, str] = {}  # page -> node of the shared pool
+        self._disk_of: dict[int, str] = {}  # page -> node whose SSD holds it
         self._flows: dict[str, int] = {}  # node -> turns under way that read from it
         most = max_workers or len(roles)
         self._blocks = BlockIndex(_INDEX_ENTRIES, max_sources=most)
@@ -107,11 +109,13 @@ class View:
     def heard_pool(self, node: str, event: BlockEvent) -> None:
         """What a node's agent says of its share of L3."""
         if isinstance(event, BlocksStored):
-            self._holder.update(dict.fromkeys(event.hashes, node))
+            where = self._disk_of if event.tier is Tier.L4 else self._holder
+            where.update(dict.fromkeys(event.hashes, node))
         elif isinstance(event, BlocksRemoved):
+            where = self._disk_of if event.tier is Tier.L4 else self._holder
             for page in event.hashes:
-                if self._holder.get(page) == node:
-                    del self._holder[page]
+                if where.get(page) == node:
+                    del where[page]
 
     def heard_load(self, key: WorkerKey, report: LoadReport, now_ms: float) -> None:
         worker = self.workers.get(key)
@@ -145,7 +149,7 @@ class View:
         """
         matches = {} if new_thread else self._blocks.match(pages, now_ms)
         lineage = routed if new_thread else {}
-        pooled = PooledRuns(pages, self._holder, self.page_tokens) if self._l3 and not new_thread else None
+        pooled = PooledRuns(pages, self._holder, self.page_tokens, self._disk_of) if self._l3 and not new_thread else None
         prefills: list[Prefill] = []
         decodes: list[Decode] = []
         for key, worker in self.workers.items():
@@ -164,7 +168,7 @@ class View:
                 sources: dict[str, Link] = {}
                 if pooled is not None:
                     held = pooled.behind(held, prompt_tokens)
-                    sources = {run.source: self.pool_link(run.source, key.worker_id) for run in held.runs if run.source}
+                    sources = {run.source: self._source_link(run, key.worker_id) for run in held.runs if run.source}
                 prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent, sources))
             if worker.role is not Role.PREFILL:
                 link, rates = worker.transfer.link, worker.rates.decode(now_ms)
@@ -172,6 +176,13 @@ class View:
         kv_bytes = self._belief.kv_bytes_per_token
         queue, admit = self._pool_rates.queue_factor.value, self._pool_rates.admit_factor.value
         return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, queue, admit, self._pool_rates.reuse_share)
+
+    def _source_link(self, run: Run, target: str) -> Link:
+        """An SSD's pages pass through it and then the way from its node; the slower counts."""
+        if run.tier is not Tier.L4:
+            return self.pool_link(run.source, target)
+        ssd, hop = self._belief.ssd, self._belief.pool_local if run.source == ssd_of(target) else self._belief.pool_remote
+        return Link(ssd.latency_ms, min(ssd.bytes_per_ms, hop.bytes_per_ms), self._flows.get(run.source, 0))
 
     def pool_link(self, source: str, target: str) -> Link:
         """A node's own engine copies; others pull through network cards that all readers of it share."""

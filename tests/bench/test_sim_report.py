@@ -19,7 +19,7 @@ from loadback.__main__ import build
 def turn(arrived_ms: float, first: bool) -> Served:
     key = WorkerKey("p0")
     return Served(
-        arrived_ms, arrived_ms + 500, arrived_ms + 3000, 1000, 50, 300, 200, 100, first, key, WorkerKey("d0"), 480.0, 2900.0
+        arrived_ms, arrived_ms + 500, arrived_ms + 3000, 1000, 50, 300, 200, 100, 50, first, key, WorkerKey("d0"), 480.0, 2900.0
     )
 
 

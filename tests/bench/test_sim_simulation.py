@@ -164,6 +164,20 @@ def test_forced_migration_moves_a_session_when_it_comes_back() -> None:
     assert any(turn.first_call for turn in moved)
 
 
+def test_an_ssd_serves_what_the_pool_could_not_hold() -> None:
+    def run(ssd_gb: float) -> Outcome:
+        pool = cluster(pool_gb_per_accelerator=0.1, ssd_gb_per_node=ssd_gb)
+        settings = msgspec.structs.replace(SETTINGS, horizon_s=60)
+        return Simulation(sessions(), pool, REGISTRY["round_robin"](PolicyParams()), settings, seed=3).run()
+
+    without, behind = run(0.0), run(400.0)
+    assert not sum(turn.disk_tokens for turn in without.served)
+    assert sum(turn.disk_tokens for turn in behind.served) > 5_000
+    assert behind.moved_bytes["l4_to_l3"] > 0
+    for outcome in (without, behind):
+        assert all(0 <= turn.cached_tokens < turn.prompt_tokens for turn in outcome.served)
+
+
 def test_a_drained_worker_is_not_to_be_had_for_that_call() -> None:
     outcome = simulate("sticky", drain_share=1.0)
     last: dict[str, WorkerKey] = {}
@@ -171,6 +185,24 @@ def test_a_drained_worker_is_not_to_be_had_for_that_call() -> None:
         assert last.get(thread) != prefill
         last[thread] = prefill
     assert all(turn.first_call for turn in outcome.served), "the workload moved every call"
+
+
+def test_shorter_gaps_make_more_turns() -> None:
+    assert len(simulate(gap_factor=0.0).decisions) > 1.2 * len(simulate().decisions)
+
+
+def test_a_gateway_that_does_not_predict_knows_only_reports() -> None:
+    """Every other turn of one instant is long: who does not see the last one takes turns, and sends all long ones one way."""
+    plans = []
+    for n in range(8):
+        prompt = 60_000 if n % 2 else 1_280
+        plans.append(SessionPlan(f"s{n}", (ThreadPlan((Call(prompt, 2, (n * 1000 + 1, prompt // 64)),)),)))
+    busiest = {}
+    for predict in (True, False):
+        outcome = simulate(workload=Workload("burst", 64, tuple(plans)), concurrency=0, predict_on_route=predict, horizon_s=5)
+        long = Counter(turn.prefill for turn in outcome.served if turn.prompt_tokens == 60_000)
+        busiest[predict] = max(long.values())
+    assert busiest == {True: 2, False: 4}
 
 
 def test_routers_moves_are_no_first_calls() -> None:
