@@ -20,7 +20,7 @@ from costmodel.terms import (
     queue_ms,
     transfer_ms,
 )
-from costmodel.values import Decode, Fleet, Prefill, Scored, Terms, Tier, Turn
+from costmodel.values import Decode, Fleet, Load, Prefill, Scored, Terms, Tier, Turn
 
 
 class PrefillScore(msgspec.Struct, frozen=True, gc=False):
@@ -64,8 +64,13 @@ def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams
     if fleet.disaggregated and load.kv_tokens_capacity:  # a unified worker's KV pressure is its decode side's
         needed = turn.prompt_tokens - _l1_tokens(prefill)
         pressure = prefill_pressure_ms(load, rates, needed, params.kv_pressure_fraction)
-    computing = (1 + params.displacement_weight * fleet.reuse_share) * cut.compute_ms
+    computing = displacing(load, fleet, params) * cut.compute_ms
     return PrefillScore(queue + cut.exposed_ms + computing + pressure, queue, pressure, cut)
+
+
+def displacing(load: Load, fleet: Fleet, params: CostParams) -> float:
+    """What a ms of compute counts: itself, and what the KV that it pushes out will cost to compute again."""
+    return 1 + params.displacement_weight * fleet.reuse_share * load.evicting
 
 
 def score_decode(turn: Turn, decode: Decode, fleet: Fleet, params: CostParams) -> DecodeScore:
@@ -134,7 +139,7 @@ def _neighbours(chosen: Scored, fleet: Fleet) -> list[tuple[Prefill, Decode]]:
 
 def _expected(cut: Cut, turn: Turn, prefill: Prefill, params: CostParams) -> Cut:
     """The hit is live with probability p; otherwise all is computed. The best k is the same for every p."""
-    p = live_probability(prefill.residency.age_ms, params.staleness_half_life_ms)
+    p = live_probability(prefill.residency.age_ms, params.staleness_half_life_ms, prefill.load.turnover_ms)
     miss = compute_ms(prefill.rates, turn.prompt_tokens, 0)
     return Cut(cut.tokens, cut.tier, p * cut.fetch_ms, p * cut.exposed_ms, p * cut.compute_ms + (1 - p) * miss)
 

@@ -17,7 +17,7 @@ from costmodel.policies import passing
 from costmodel.policies.base import decision, require_candidates
 from costmodel.policies.hot_prefixes import HotPrefixes
 from costmodel.policies.passing import Candidate
-from costmodel.score import DecodeScore, PrefillScore, decode_side, join, score_decode, score_prefill
+from costmodel.score import DecodeScore, PrefillScore, decode_side, displacing, join, score_decode, score_prefill
 from costmodel.terms import compute_ms
 from costmodel.values import Decision, Fleet, Prefill, Scored, Turn, WorkerKey
 
@@ -48,7 +48,7 @@ class CostPolicy:
     def decide(self, turn: Turn, fleet: Fleet, now_ms: float, rng: random.Random, explain: bool = False) -> Decision:
         require_candidates(fleet)
         lefts = [score_prefill(turn, prefill, fleet, self._params) for prefill in fleet.prefills]
-        costs = self._costs(turn, fleet.prefills, lefts, fleet.reuse_share)
+        costs = self._costs(turn, fleet, lefts)
         if turn.prefix is not None and self._params.replication_weight:
             costs = self._replicated(costs, lefts, self._hot.asked(turn.prefix, now_ms))
         place = self._disaggregated if fleet.disaggregated else self._unified
@@ -89,18 +89,20 @@ class CostPolicy:
         """Of the first token's time decode has only what comes before it."""
         return right.ttft_ms if self._params.objective is Objective.TTFT else right.cost_ms
 
-    def _costs(self, turn: Turn, prefills: Sequence[Prefill], lefts: Sequence[PrefillScore], reuse_share: float) -> list[float]:
+    def _costs(self, turn: Turn, fleet: Fleet, lefts: Sequence[PrefillScore]) -> list[float]:
         """What each prefill counts for a choice: its cost, less what a new thread's common prefix would save if it were held.
 
         Every worker is treated as if it held that prefix. Otherwise the first worker to see a system prompt gets every session
         that begins with it. The price is that each worker computes that prefix once.
         """
-        discount = self._params.common_prefix_discount * (1 + self._params.displacement_weight * reuse_share)
+        params = self._params
+        discount = params.common_prefix_discount
         if not discount or not turn.shared_tokens or turn.prefill_before is not None:
             return [left.cost_ms for left in lefts]
         as_if = min(turn.shared_tokens, turn.prompt_tokens - 1)
         return [
-            left.cost_ms - discount * _saving(turn, prefill, left, as_if) for prefill, left in zip(prefills, lefts, strict=True)
+            left.cost_ms - discount * displacing(prefill.load, fleet, params) * _saving(turn, prefill, left, as_if)
+            for prefill, left in zip(fleet.prefills, lefts, strict=True)
         ]
 
     def _replicated(self, costs: list[float], lefts: Sequence[PrefillScore], others: float) -> list[float]:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from costmodel.values import Tier, WorkerKey
+from kvtier.index.churn import Churn, Counts
 from kvtier.index.events import AllCleared, BlockEvent, BlocksRemoved, BlocksStored
 from kvtier.index.layout import Home, Layout
 from kvtier.index.match import Walk, any_plane, bits, full_plane
@@ -38,6 +39,7 @@ class BlockIndex:
             raise ValueError(f"max_entries must be at least {SHARDS}, not {max_entries}")
         self._shard_entries = max_entries // SHARDS
         self._sources = Sources(max_sources)
+        self._churn = Churn()
         self._shards: tuple[dict[int, int], ...] = tuple({} for _ in range(SHARDS))
         self._gets = tuple(shard.get for shard in self._shards)
         self._interned: dict[int, int] = {}
@@ -48,6 +50,7 @@ class BlockIndex:
 
     def apply(self, source: SourceKey, event: BlockEvent, now_ms: float) -> None:
         """Project one event. Raises `SourceLimit` for a source beyond the cap."""
+        self._churn.count(source, event)
         if isinstance(event, BlocksStored):
             self._store(source, event.hashes, event.tier)
         elif isinstance(event, BlocksRemoved):
@@ -160,6 +163,10 @@ class BlockIndex:
                 step = 0  # found between two blocks: halve from here on
         return high
 
+    def churn(self, source: SourceKey) -> Counts | None:
+        """What the source has told of its L1 so far; None where nothing."""
+        return self._churn.of(source)
+
     def age_ms(self, source: SourceKey, now_ms: float) -> float:
         """Since a known source last spoke."""
         return self._sources.age_ms(source, now_ms)
@@ -180,6 +187,7 @@ class BlockIndex:
         """Empty a source that has left for good."""
         self.clear(source)
         self._sources.forget(source)
+        self._churn.forget(source)
         if isinstance(source, WorkerKey):
             self.detach(source)
 

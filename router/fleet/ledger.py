@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from costmodel.turnover import Turnover
 from costmodel.values import Load
 from engine_adapters.base import LoadReport
 
@@ -33,6 +34,7 @@ class Ledger:
         "_reported_decoding",
         "_reported_decoding_tokens",
         "_reported_ms",
+        "_turnover",
         "_uncached_tokens",
         "evicted_before_ms",
     )
@@ -48,6 +50,7 @@ class Ledger:
         self._reported_ms = 0.0
         self._reported_decoding = 0  # own turns and their tokens when the report came
         self._reported_decoding_tokens = 0
+        self._turnover = Turnover()
         self.evicted_before_ms = 0.0  # prompts last served before this are taken for evicted
 
     @property
@@ -57,8 +60,17 @@ class Ledger:
         return max(decoding, computing)
 
     @property
+    def prefilling(self) -> int:
+        """Turns of ours whose prefill is not known to be over."""
+        return len(self._computing)
+
+    @property
     def report(self) -> LoadReport | None:
         return self._report
+
+    def report_age_ms(self, now_ms: float) -> float:
+        """How long the engine has not been heard; infinite before its first report."""
+        return now_ms - self._reported_ms if self._report is not None else float("inf")
 
     @property
     def decoding_tokens(self) -> int:
@@ -100,6 +112,10 @@ class Ledger:
         self._reported_decoding = len(self._decoding)
         self._reported_decoding_tokens = self._decoding_tokens
 
+    def turned_over(self, stored_tokens: float, removed_tokens: float, now_ms: float) -> None:
+        """What the engine's events have told of its L1 since the beginning."""
+        self._turnover.observe(stored_tokens, removed_tokens, now_ms)
+
     def load(self, now_ms: float, ms_per_token: float) -> Load:
         """The engine's report and the own bookings overlap, so the larger of the two counts, never their sum.
 
@@ -113,7 +129,14 @@ class Ledger:
         decoding, report = len(self._decoding), self._report
         if report is None:
             waits = max(0, turns - 1)
-            return Load(queued, max(0, decoding - waits), waits, queued_ms=queued_ms, queued_turns=turns)
+            return Load(
+                queued,
+                max(0, decoding - waits),
+                waits,
+                queued_ms=queued_ms,
+                queued_turns=turns,
+                evicting=self._turnover.evicting,
+            )
         age_ms = now_ms - self._reported_ms
         waiting = report.waiting_uncached_tokens or 0.0
         if waiting and ms_per_token > 0:
@@ -133,7 +156,13 @@ class Ledger:
             age_ms,
             queued_ms,
             turns,
+            self._turnover.evicting,
+            self._turnover_ms(report.kv_tokens_capacity),
         )
+
+    def _turnover_ms(self, capacity_tokens: int) -> float:
+        rate = self._turnover.evicted_per_ms
+        return capacity_tokens / rate if rate else 0.0
 
     def _ahead(self, now_ms: float, ms_per_token: float) -> tuple[float, float]:
         """Tokens and ms that are not computed yet. Only the first in line makes progress: when it is late, what follows it is

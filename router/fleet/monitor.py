@@ -157,6 +157,10 @@ class Monitor:
                 _log.warning("worker_restarted", worker=worker.worker_id, rank=report.dp_rank)
                 pool.lineage.drop_source(worker.keys[report.dp_rank])
             worker.reported(report, now_ms)
+        for key, ledger in worker.ranked:
+            churn = pool.blocks.churn(key)
+            if churn is not None:
+                ledger.turned_over(churn.stored * worker.page_size, churn.removed * worker.page_size, now_ms)
 
     async def _follow(self, pool: Pool, worker: Worker, feed: EventFeed) -> None:
         key = worker.keys[min(feed.dp_rank, len(worker.keys) - 1)]

@@ -46,6 +46,7 @@ def locate(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
     stride = len(sighting.blocks) // _MOST_BLOCKS + 1
     for key, match in blocks.match(sighting.blocks[stride - 1 :: stride], now_ms).items():
         held = to_residency(match, sighting.block_tokens * stride, sighting.prompt_tokens)
+        held = _confirmed(held, pool, key, now_ms)
         if key not in residencies or held.tokens > residencies[key].tokens:
             residencies[key] = held
     return Located(residencies, lineage.positions)
@@ -63,6 +64,15 @@ def _locate_lineage(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
         age_ms = _age_ms(pool, sighting, key, now_ms)
         residencies[key] = lineage_residency(positions, sighting.tokens, page_size, age_ms)
     return Located(residencies, held)
+
+
+def _confirmed(held: Residency, pool: Pool, key: WorkerKey, now_ms: float) -> Residency:
+    """An engine that reports its load and publishes no events has changed nothing: what it holds is as old as the younger."""
+    worker = pool.workers.get(key.worker_id)
+    if worker is None or key.dp_rank >= len(worker.ranks):
+        return held
+    heard_ms = worker.ranks[key.dp_rank].report_age_ms(now_ms)
+    return msgspec.structs.replace(held, age_ms=heard_ms) if heard_ms < held.age_ms else held
 
 
 def _age_ms(pool: Pool, sighting: Sighting, key: WorkerKey, now_ms: float) -> float:
