@@ -123,6 +123,10 @@ class View:
             return
         worker.ledger.reported(report, now_ms)
         worker.reports.reported(report, now_ms)
+        churn, page = self._blocks.churn(key), self.page_tokens
+        if churn is not None:
+            for ledger in (worker.ledger, worker.reports):
+                ledger.turned_over(churn.stored * page, churn.removed * page, now_ms)
         worker.rates.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total, 0)
         if report.transfer_bytes_per_ms:
             worker.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
