@@ -17,10 +17,10 @@ from msgspec import UNSET, Raw, UnsetType
 MEDIA_BYTES = 4096
 """What an image or another media part counts in a message's size: about 1000 tokens, whatever its encoding weighs."""
 
-_TEXT = frozenset({"text", "input_text", "output_text"})
-_REASONING = frozenset({"thinking", "redacted_thinking", "reasoning"})
+_TEXT = ("text", "input_text", "output_text")  # tuples: what they are asked for may be any JSON
+_REASONING = ("thinking", "redacted_thinking", "reasoning")
 _MEDIA = ("image", "audio", "video", "file", "document")
-_CALL_RESULTS = frozenset({"function_call_output", "custom_tool_call_output"})
+_CALL_RESULTS = ("function_call_output", "custom_tool_call_output")
 _DROPPED = frozenset(
     {
         "cache_control", "id", "status", "annotations", "refusal", "__copilotMessageSource", "signature", "encrypted_content",

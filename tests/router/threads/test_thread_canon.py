@@ -192,3 +192,37 @@ def test_what_is_no_object_is_kept_as_it_is(raw: bytes) -> None:
 def test_space_before_a_message_changes_nothing() -> None:
     raw = b'{"role":"user","content":"x"}'
     assert canonical_message(b" \n\t\r" + raw) == canonical_message(raw)
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "text", "role", "content"]), inner),
+    max_leaves=6,
+)
+MEMBERS = ["role", "type", "content", "tool_calls", "name", "arguments", "input", "output", "text", "function"]
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(MEMBERS), ANYTHING | st.lists(st.dictionaries(st.sampled_from(MEMBERS), ANYTHING), max_size=3)
+    )
+)
+def test_any_json_has_a_form(message: dict[str, object]) -> None:
+    raw = json.dumps(message).encode()
+    assert canonical_message(raw) == canonical_message(raw)
+    assert canonical_system(json.dumps([message]).encode()) == canonical_system(json.dumps([message]).encode())
+
+
+@pytest.mark.parametrize("odd", [{}, [], [{}], {"a": 1}])
+@pytest.mark.parametrize("where", ["item", "part"])
+def test_a_type_that_is_no_word_tells_messages_apart(odd: object, where: str) -> None:
+    def message(kind: object) -> object:
+        part = {"type": kind, "text": "a"}
+        return {"role": "user", "content": "a", "type": kind} if where == "item" else {"role": "user", "content": [part]}
+
+    assert form(message(odd)) == form(message(odd))
+    assert where == "item" or form(message(odd)) != form(message("text"))
