@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
@@ -17,7 +18,7 @@ from router.count_tokens import PATH as COUNT_TOKENS
 from router.count_tokens import count_tokens
 from router.dialects import DIALECTS
 from router.dialects.dialect import openai_error
-from router.errors import BadRequest, GatewayError, NotServed, UnknownModel
+from router.errors import BadRequest, GatewayError, Malformed, NotServed, UnknownModel
 from router.gateway import Gateway
 from router.guard import Guard
 from router.prefetch.api import PrefetchApi, prefetch_router
@@ -50,7 +51,7 @@ def build_app(gateway: Gateway, routes: HotRoutes) -> FastAPI:
     pins = PinsApi(gateway.tiers.pins, gateway.fleet, gateway.prefetch.subjects, gateway.clock)
     app.include_router(pins_router(pins, gateway.tiers.pins, gateway.config.auth.api_keys))
     _add_public(app, gateway, routes)
-    _add_errors(app)
+    _add_errors(app, routes)
     doors = {"/admin": admin_door(gateway)}
     app.add_middleware(Guard, doors=doors, max_body_bytes=gateway.config.listen.max_body_bytes, refuse=_refusal)
     return app
@@ -132,14 +133,26 @@ def _refusal(path: str, error: GatewayError) -> Response:
     return Response(body, status_code=error.status, headers=headers)
 
 
-def _add_errors(app: FastAPI) -> None:
+def _add_errors(app: FastAPI, routes: HotRoutes) -> None:
+    """Every error in the shape that clients can read, whoever found it."""
+
     @app.exception_handler(GatewayError)
     async def gateway_error(request: Request, error: GatewayError) -> Response:
         return _refusal(request.url.path, error)
 
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        return _refusal(request.url.path, Malformed.of(error.errors()))
+
+    @app.exception_handler(Exception)
+    async def crashed(request: Request, error: Exception) -> Response:
+        """Raised again afterwards, so that the server logs it."""
+        routes.failures += 1
+        return _refusal(request.url.path, GatewayError("internal error"))
+
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        """Unknown paths and methods, in the shape that clients can read."""
+        """Unknown paths and methods."""
         path, status, headers = request.url.path, error.status_code, error.headers
         known = f"{request.method} {path} is not served here"
         if path in DIALECTS:

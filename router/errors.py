@@ -3,6 +3,7 @@
 GatewayError
 ├── BadRequest                  400  the client's fault; never retried
 │   ├── UnknownModel            404
+│   ├── Malformed               422  the body or query of an admin call has the wrong shape
 │   ├── BodyTooLarge            413
 │   ├── EncodedBody             415  the body is compressed
 │   ├── HeadTooLarge            431
@@ -28,6 +29,11 @@ Each knows its HTTP status, OpenAI `type` and `code`, and, where a client should
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_MAX_FAULTS = 20
+
 
 class GatewayError(Exception):
     status = 500
@@ -51,6 +57,21 @@ class BadRequest(GatewayError):
 class UnknownModel(BadRequest):
     status = 404
     code = "model_not_found"
+
+
+class Malformed(BadRequest):
+    status = 422
+    code = "malformed"
+
+    @classmethod
+    def of(cls, faults: Sequence[Mapping[str, Any]]) -> Malformed:
+        """`faults` as pydantic tells them. Names each member that is wrong, up to a bound."""
+        told = []
+        for fault in faults[:_MAX_FAULTS]:
+            path = ".".join(str(part) for part in fault["loc"][1:]) or str(fault["loc"][0])
+            told.append(f"{path}: {'unknown member' if fault['type'] == 'extra_forbidden' else fault['msg']}")
+        more = len(faults) - len(told)
+        return cls("; ".join(told) + (f"; and {more} more" if more else ""), param=told[0].partition(": ")[0] if told else None)
 
 
 class BodyTooLarge(BadRequest):

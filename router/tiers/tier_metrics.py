@@ -61,9 +61,9 @@ class TierCollector(Collector):
             live.add_metric([status.node], float(status.live))
             gaps.add_metric([status.node], status.gaps)
         yield from (live, gaps)
+        questions = CounterMetricFamily("loadback_umbp_questions", "Turns for which a master was asked", labels=["outcome"])
         if self._tiers.consult is not None:
-            questions = CounterMetricFamily("loadback_umbp_questions", "Turns for which a master was asked", labels=["outcome"])
             for outcome, count in msgspec.structs.asdict(self._tiers.consult.counters).items():
                 questions.add_metric([outcome], count)
-            yield questions
+        yield questions
         yield GaugeMetricFamily("loadback_pins", "Pins that clients hold", value=len(self._tiers.pins.listed()))

@@ -178,3 +178,52 @@ async def test_every_metric_is_documented(gateway):
     shown = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
     documented = set(re.findall(r"^\| `(\w+)`", (DOCS / "metrics.md").read_text(), re.MULTILINE))
     assert {name for name in shown if not name.endswith("_created")} == documented
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "param", "words"),
+    [
+        (
+            "POST",
+            "/admin/workers",
+            {"role": "unified", "worker": {"url": "http://h:1"}, "colour": 1},
+            "colour",
+            "unknown member",
+        ),
+        (
+            "POST",
+            "/admin/workers",
+            {"role": "chef", "worker": {"url": "http://h:1", "x": 1}},
+            "role",
+            "worker.x: unknown member",
+        ),
+        ("POST", "/admin/workers", {}, "role", "worker: Field required"),
+        ("POST", "/admin/workers", [], "body", "body"),
+        ("PUT", "/admin/policy", 7, "body", "dictionary"),
+        ("GET", "/admin/decisions?limit=x", None, "limit", "integer"),
+        ("GET", "/admin/threads?limit=0", None, "limit", "greater than or equal to 1"),
+        ("POST", "/admin/workers/p0/flush?timeout_s=900", None, "timeout_s", "300"),
+    ],
+)
+async def test_malformed_admin_calls_are_told_as_all_errors_are(gateway, method, path, body, param, words):
+    async with client_of(gateway) as client:
+        refused = await client.request(method, path, json=body)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["type"], error["code"]) == (422, "invalid_request_error", "malformed")
+    assert error["param"] == param
+    assert words in error["message"]
+
+
+async def test_a_fault_of_ours_has_the_shape_of_errors(gateway, monkeypatch):
+    def broken(*_: object) -> None:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr("router.admin.routes.thread_view", broken)
+    monkeypatch.setattr(type(gateway.threads), "newest", lambda *_: [None])
+    app = build_app(gateway, build_routes(gateway))
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        failed = await client.get("/admin/threads")
+        metrics = (await client.get("/metrics")).text
+    assert (failed.status_code, failed.json()["error"]["message"]) == (500, "internal error")
+    assert "loadback_handler_crashes_total 1.0" in metrics
