@@ -7,11 +7,13 @@ import typer
 from bench.deltatok.cli import deltatok
 from bench.hip.cli import hip
 from bench.overhead.cli import overhead
+from bench.placement.cli import placement
 from bench.prefetch.cli import prefetch
 from bench.reach.cli import reach
 from bench.simulate.cli import sim_commands
 from bench.swarm.cli import swarm
 from bench.tiers.cli import tiers
+from bench.validate.cli import validate
 from loadback.agent_command import agent
 from loadback.demo_command import demo
 from loadback.doctor.command import doctor
@@ -53,14 +55,16 @@ def build() -> typer.Typer:
     for command in (serve, agent, sglang_plugin, vllm_plugin, up, demo, explain, doctor):
         app.command()(command)
     app.add_typer(bench_commands(), name="bench")
-    app.add_typer(sim_commands(), name="sim")
+    sim = sim_commands()
+    sim.command()(validate)
+    app.add_typer(sim, name="sim")
     return app
 
 
 def bench_commands() -> typer.Typer:
     """Experiments register here; each takes --json and then prints one JSON object as its last line."""
     bench = typer.Typer(help="Experiments: loads and measurements.", no_args_is_help=True, rich_markup_mode="rich")
-    for experiment in (overhead, swarm, deltatok, reach, prefetch, tiers, hip):
+    for experiment in (overhead, swarm, deltatok, reach, placement, prefetch, tiers, hip):
         bench.command()(experiment)
     return bench
 

@@ -29,16 +29,11 @@ from engine_adapters.launch.process import EngineProcess
 from engine_adapters.launch.sglang import SglangSpec, start_sglang
 from engine_adapters.sglang.adapter import SglangAdapter
 from engine_adapters.sglang_storage.plugin import write_plugin
-from kvtier.client.channel import Channel
-from kvtier.page.space import PageSpace
-from kvtier.wire.messages import AskSpaces, Attach, Attached, Clear, Spaces
 from router.fleet.worker import WorkerState
-from router.prefetch.node_agents import shards_of
 
 _TOKEN_BYTES = 1024  # tiny-agent: 2 layers, K and V, 2 heads of 64, bfloat16
 _AGENT_BYTES = 160 << 20
 _L1_TOKENS = 65_536
-_ASK_S = 5.0
 _NODES = ("a", "b")
 _MODEL = "tiny-agent"
 
@@ -79,7 +74,7 @@ class SglangSite:
                     raise SiteFailed(str(error)) from error
         for agent in self._agents:
             await agent.settled()
-            await asyncio.to_thread(_clear, agent)
+            await agent.clear()
 
     async def place(self, gateway: GatewayHere) -> None:
         """The first turn runs on p0."""
@@ -126,20 +121,3 @@ async def _agent(exits: AsyncExitStack, folder: Path, node: str) -> NodeAgent:
 
 async def _stop(servers: list[EngineProcess]) -> None:
     await asyncio.gather(*(server.stop() for server in servers))
-
-
-def _clear(agent: NodeAgent) -> None:
-    """Blocking: forget the pages of every space."""
-    channel = Channel(agent.socket, _ASK_S)
-    try:
-        told = channel.ask(AskSpaces(), _ASK_S)
-        for space in _shards(told.spaces.values() if isinstance(told, Spaces) else ()):
-            named = channel.ask(Attach(space), _ASK_S)
-            if isinstance(named, Attached):
-                channel.ask(Clear(named.space), _ASK_S)
-    finally:
-        channel.close()
-
-
-def _shards(wholes: Any) -> list[PageSpace]:
-    return [space for whole in wholes for space in shards_of(whole)]

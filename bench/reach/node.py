@@ -14,7 +14,8 @@ from engine_adapters.launch.environments import ROOT
 from engine_adapters.launch.ports import free_ports
 from engine_adapters.launch.process import EngineProcess, EngineStartError, start_process
 from kvtier.client.channel import AgentUnavailable, Channel
-from kvtier.wire.messages import AskStats, Peer, Stats
+from kvtier.wire.messages import AskSpaces, AskStats, Attach, Attached, Clear, Peer, Spaces, Stats
+from router.prefetch.node_agents import shards_of
 
 _START_S = 20.0
 _POLL_S = 0.05
@@ -82,6 +83,10 @@ class NodeAgent:
                     return
                 await asyncio.sleep(_POLL_S)
 
+    async def clear(self) -> None:
+        """Forgets the pages of every space. Raises `AgentUnavailable`."""
+        await asyncio.to_thread(self._clear)
+
     async def kill(self) -> None:
         """As a crash would."""
         if self._process is not None:
@@ -99,3 +104,15 @@ class NodeAgent:
             channel.close()
         assert isinstance(reply, Stats), "an agent answers what it was asked"
         return reply.numbers
+
+    def _clear(self) -> None:
+        channel = Channel(self.socket, _ASK_S)
+        try:
+            told = channel.ask(AskSpaces(), _ASK_S)
+            wholes = told.spaces.values() if isinstance(told, Spaces) else ()
+            for space in (shard for whole in wholes for shard in shards_of(whole)):
+                named = channel.ask(Attach(space), _ASK_S)
+                if isinstance(named, Attached):
+                    channel.ask(Clear(named.space), _ASK_S)
+        finally:
+            channel.close()

@@ -1,0 +1,1 @@
+"""Routers and policies on one real prefill/decode pool: the same recorded sessions, a slow worker, forced migration."""
