@@ -23,7 +23,7 @@ async def count_tokens(fleet: Fleet, http: httpx.AsyncClient, body: bytes, now_m
     """The engine's own answer. Raises BadRequest, UnknownModel, NotServed, NoWorker or ConnectFailed."""
     try:
         model = _decoder.decode(body).model
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body must be a JSON object with a model ({error})", param="model") from None
     pool = fleet.pool_for(model)
     if PATH not in pool.adapter.serves:

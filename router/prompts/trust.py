@@ -15,7 +15,7 @@ from router.body.recency import RecentMap
 _PATIENCE = 3  # wrong prompts until the model goes down a level
 _FORGIVEN_AFTER = 1000  # right ones that make up for a wrong one
 _UNSEEN_PATIENCE = 8  # turns none of whose blocks the engine's events name, while none ever was
-_REFUSED_PATIENCE = 8  # prompts in a row that cannot be derived though the engine took them
+_REFUSED_PATIENCE = 8  # prompts that cannot be derived though the engine took them, while none ever agreed
 _UNFORWARDED_EVERY = 64  # where nothing else is verified
 _THREADS = 16_384
 
@@ -85,7 +85,6 @@ class Trust:
     def agree(self, thread: str) -> None:
         """The engine tokenised this prompt itself and counted as we did."""
         self.agreed += 1
-        self._refused = 0
         self._proven.put(thread, True)
         self._since_strike += 1
         if self._since_strike >= _FORGIVEN_AFTER and self._strikes:
@@ -104,10 +103,11 @@ class Trust:
             self._step_down(_BELOW[self.level], reason)
 
     def refused(self, thread: str, reason: str) -> None:
-        """The engine took a body of which no prompt could be derived. Whatever it was stays in the thread's history."""
+        """The engine took a body of which no prompt could be derived. Whatever it was stays in the thread's history. The model
+        is only doubted while none of its prompts ever agreed: one client's odd bodies must not take the others' away."""
         self._threads.put(thread, Level.LINEAGE)
         self._refused += 1
-        if self._refused >= _REFUSED_PATIENCE:
+        if self._refused >= _REFUSED_PATIENCE and not self.agreed:
             self._step_down(Level.LINEAGE, reason)
 
     def looked_for(self, *, seen: bool) -> None:

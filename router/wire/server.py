@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from router.errors import BadRequest, BodyTooLarge, GatewayError, HeadTooLarge
-from router.wire.request import HotRequest
+from router.wire.request import HotRequest, render_openai_error
 from router.wire.routes import HotRoutes
 from router.wire.sockets import reset
 from router.wire.transport_downstream import TransportDownstream
@@ -363,6 +363,14 @@ class HotProtocol(HttpToolsProtocol):
                 cycle.message_event.set()
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("Invalid HTTP request received.")
+
+    def send_400_response(self, msg: str) -> None:
+        """As an error object; the path, and with it the dialect, may be what cannot be read."""
+        headers, body = render_openai_error("", BadRequest(msg))
+        lines = [b"HTTP/1.1 400 Bad Request", *(b"%b: %b" % header for header in headers)]
+        lines += [b"content-length: %d" % len(body), b"connection: close"]
+        self.transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+        self.transport.close()
 
     def _is_answering(self) -> bool:
         """Whether a hot request waits for its turn, or an ordinary one is complete or its reply has begun."""

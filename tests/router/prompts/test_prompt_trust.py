@@ -58,16 +58,21 @@ def test_blocks_that_no_event_names_end_it_unless_one_ever_did() -> None:
     assert (never.level, once.level) == (Level.LINEAGE, Level.EXACT)
 
 
-def test_refusals_end_it_when_nothing_else_comes() -> None:
+def test_refusals_end_it_where_nothing_else_ever_came() -> None:
     trust = Trust(64)
     for number in range(7):
         trust.refused(f"t{number}", "no")
-    trust.agree("good")
-    for number in range(7):
-        trust.refused(f"u{number}", "no")
-    assert (trust.level, trust.level_of("u0")) == (Level.EXACT, Level.LINEAGE)
+    assert (trust.level, trust.level_of("t0")) == (Level.EXACT, Level.LINEAGE)
     trust.refused("last", "no")
     assert trust.level is Level.LINEAGE
+
+
+def test_refusals_of_one_client_leave_the_model_to_the_others() -> None:
+    trust = Trust(64)
+    trust.agree("good")
+    for number in range(100):
+        trust.refused(f"t{number}", "no")
+    assert (trust.level, trust.level_of("t99"), trust.level_of("good")) == (Level.EXACT, Level.LINEAGE, Level.EXACT)
 
 
 def test_ids_are_forwarded_only_of_proven_threads_and_not_always() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gzip
 import itertools
+import json
 import socket
 
 import pytest
@@ -175,7 +176,10 @@ async def test_unknown_transfer_coding_is_refused(serve_hot: Serve) -> None:
 async def test_garbage_is_answered_400_and_closed(serve_hot: Serve, garbage: bytes) -> None:
     client = await (await serve_hot(echo)).connect()
     client.writer.write(garbage)
-    assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+    head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: application/json" in head
+    assert json.loads(body)["error"]["type"] == "invalid_request_error"
 
 
 async def test_garbage_behind_a_request_breaks_its_reply(serve_hot: Serve) -> None:
