@@ -1,8 +1,8 @@
 """Will the turn go where it is expected? Counted: how often forecasts came true, by how much dearer the next candidate was.
 
 A forecast is made when an idle thread is weighed and settled when its turn is placed. What a plan itself changes belongs to the
-margin: pages that are staged make their node cheaper. Margins alone would mislead: a thread whose KV lies elsewhere is mostly
-weighed because its own worker is busy at that moment, and goes back there. Bounded: old forecasts fade.
+margin: pages that are staged make their node cheaper. A thread whose KV lies elsewhere is mostly weighed because its own worker
+is busy at that moment, and goes back there. Bounded: old forecasts fade.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from math import inf
 
 import msgspec
 
-from costmodel.values import Decision, WorkerKey
+from costmodel.values import Decision, Scored, WorkerKey
 
 _FIRST_MS = 1.0
 _BUCKETS = 14  # below 1 ms, then octaves, and beyond 4 s
@@ -57,12 +57,18 @@ class DestinationModel:
 
 def margin_ms(decision: Decision, neighbours: AbstractSet[WorkerKey] = frozenset()) -> float:
     """How much dearer the cheapest prefill of another node would have been, of a decision made under `explain`; inf without
-    one. `neighbours`: workers of the chosen one's node."""
+    one, 0 where only a queue spoke against it: queues are others by the time that the turn comes. `neighbours`: workers of the
+    chosen one's node."""
     chosen = decision.chosen
     others = (
-        other.terms.total_ms for other in decision.others if other.prefill != chosen.prefill and other.prefill not in neighbours
+        _lasting_ms(other) for other in decision.others if other.prefill != chosen.prefill and other.prefill not in neighbours
     )
-    return max(0.0, min(others, default=inf) - chosen.terms.total_ms)
+    return max(0.0, min(others, default=inf) - _lasting_ms(chosen))
+
+
+def _lasting_ms(scored: Scored) -> float:
+    """What a choice costs by where the KV lies."""
+    return scored.terms.exposed_ms + scored.terms.compute_ms
 
 
 def _believed(margin: float) -> float:

@@ -54,7 +54,7 @@ class Target(msgspec.Struct, frozen=True):
     cut_rule: CutRule = CutRule.ENGINE  # both as in `CostParams`
     overlap_rho: float = 1.0
     pool: str = ""  # workers that are chosen among
-    margin_ms: float = inf  # how much dearer the cheapest worker of another node would be; inf where there is none
+    margin_ms: float = inf  # how much dearer the cheapest worker of another node would be, queues aside; inf: there is none
 
 
 class LinkState(msgspec.Struct, frozen=True, gc=False):

@@ -55,8 +55,14 @@ def test_odds_are_probabilities(seen: list[tuple[float, bool]], margin: float) -
     assert 0.0 < model.odds("p", margin) < 1.0
 
 
-def scored(prefill: WorkerKey, ms: float) -> Scored:
-    return Scored(prefill, WorkerKey("d"), 0, None, Terms(**(dict.fromkeys(Terms.__struct_fields__, 0.0) | {"queue_ms": ms})))
+def scored(prefill: WorkerKey, ms: float, queue_ms: float = 0.0) -> Scored:
+    return Scored(
+        prefill,
+        WorkerKey("d"),
+        0,
+        None,
+        Terms(**(dict.fromkeys(Terms.__struct_fields__, 0.0) | {"queue_ms": queue_ms, "compute_ms": ms})),
+    )
 
 
 def test_the_margin_is_to_the_cheapest_of_another_node() -> None:
@@ -66,6 +72,12 @@ def test_the_margin_is_to_the_cheapest_of_another_node() -> None:
     assert margin_ms(decision, {A, B}) == 40.0
     assert margin_ms(decision, {A, B, C}) == inf
     assert margin_ms(Decision(scored(B, 30.0), (scored(A, 10.0),), "sticky", "")) == 0.0
+
+
+def test_a_queue_is_no_margin() -> None:
+    """The thread's own worker is only busy now."""
+    decision = Decision(scored(A, 900.0), (scored(B, 50.0, queue_ms=4_000.0),), "cost", "")
+    assert margin_ms(decision) == 0.0
 
 
 def test_arrivals_are_of_the_last_seconds() -> None:
