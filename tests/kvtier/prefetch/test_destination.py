@@ -61,7 +61,7 @@ def scored(prefill: WorkerKey, ms: float, queue_ms: float = 0.0) -> Scored:
         WorkerKey("d"),
         0,
         None,
-        Terms(**(dict.fromkeys(Terms.__struct_fields__, 0.0) | {"queue_ms": queue_ms, "compute_ms": ms})),
+        Terms(queue_ms=queue_ms, compute_ms=ms),
     )
 
 
