@@ -55,6 +55,45 @@ def test_arrays_that_are_refused() -> None:
         copier.gather(frozen, pool, np.array([0]), 64)
 
 
+def test_hashed_pages_are_laid_out_as_said() -> None:
+    copier, pool, digests = PageCopier(), np.zeros(1000, "uint8"), bytearray(32)
+    pieces = np.arange(600, dtype="uint8") * 7
+    addresses = pieces.ctypes.data + np.array([0, 300, 100, 450])  # keys and values of two pages
+    copier.put_hashed(pool, np.array([5, 500]), addresses, np.array([100, 150]), digests)
+    assert (pool[5:255] == np.concatenate([pieces[:100], pieces[300:450]])).all()
+    assert (pool[500:750] == np.concatenate([pieces[100:200], pieces[450:600]])).all()
+    assert not pool[:5].any()
+    assert not pool[255:500].any()
+    again = bytearray(32)
+    pieces[:] = 0
+    copier.get_hashed(pool, np.array([5, 500]), addresses, np.array([100, 150]), again)
+    assert again == digests
+    assert (pieces[450:600] == pool[600:750]).all()
+
+
+@pytest.mark.parametrize(
+    ("offsets", "pieces", "piece_bytes", "digests", "why"),
+    [
+        ([701], [0], [300], 16, "do not lie in a pool of 1000"),
+        ([-1], [0], [300], 16, "do not lie in a pool of 1000"),
+        ([0], [0], [1001], 16, "do not lie in a pool of 1000"),
+        ([0], [0, 300], [300], 16, "2 pieces are not 1 for each of 1 pages"),
+        ([0], [0], [240], 16, "a page of 240 bytes"),
+        ([0], [0, 300], [400, -100], 16, "a length is below 0"),
+        ([0], [0], [300], 15, "digests takes 16 bytes"),
+        ([0, 299], [0, 300], [300], 32, "two moves write the same bytes"),
+    ],
+)
+def test_hashed_pages_that_are_refused(
+    offsets: list[int], pieces: list[int], piece_bytes: list[int], digests: int, why: str
+) -> None:
+    own, pool = np.zeros(1000, "uint8"), np.full(1000, 9, "uint8")
+    addresses = own.ctypes.data + np.array(pieces)
+    with pytest.raises(ValueError, match=why):
+        PageCopier().put_hashed(pool, np.array(offsets), addresses, np.array(piece_bytes), bytearray(digests))
+    assert (pool == 9).all()
+
+
 def test_a_host_buffer_is_an_array() -> None:
     buffer = HostBuffer.create(1 << 20)
     view = np.frombuffer(memoryview(buffer), "uint8")

@@ -54,6 +54,30 @@ void copy_pages(PageCopier& copier, unsigned seed) {
   }
 }
 
+// Pages of three pieces that end anywhere, hashed as one thread does it without vectors.
+void copy_hashed(PageCopier& copier, unsigned seed) {
+  std::mt19937 random(seed);
+  PageCopier plain(1, Isa::portable);
+  const std::size_t sizes[] = {300, 1024, 4096 + 1, 20000, 65536, 300000};
+  for (int round = 0; round < 12; ++round) {
+    const std::size_t page_bytes = sizes[random() % std::size(sizes)], pages = random() % (page_bytes > 100000 ? 4 : 20);
+    const std::size_t first = random() % page_bytes, second = first + random() % (page_bytes - first);
+    const auto source = content(pages * page_bytes, random());
+    std::vector<std::byte> target(source.size()), again(source.size());
+    std::vector<std::byte> digests(pages * kDigestBytes), wanted(pages * kDigestBytes);
+    std::vector<Move> moves, plain_moves;
+    for (std::size_t page = 0; page < pages; ++page)
+      for (const auto& [from, to] : {std::pair{std::size_t{0}, first}, std::pair{first, second}, std::pair{second, page_bytes}}) {
+        const std::size_t at = page * page_bytes + from;
+        moves.push_back({target.data() + at, source.data() + at, to - from});
+        plain_moves.push_back({again.data() + at, source.data() + at, to - from});
+      }
+    copier.move_hashed(moves, 3, digests.data());
+    plain.move_hashed(plain_moves, 3, wanted.data());
+    if (target != source || again != source || digests != wanted) ++wrong;
+  }
+}
+
 void read_file(IoQueue& queue, int fd, const std::vector<std::byte>& file) {
   std::vector<std::byte> memory(file.size());
   std::vector<Transfer> transfers;
@@ -93,7 +117,10 @@ int main(int, char** arguments) {
     if (!has_isa(isa)) continue;
     PageCopier copier(4, isa);
     std::vector<std::thread> callers;
-    for (unsigned caller = 0; caller < kCallers; ++caller) callers.emplace_back([&, caller] { copy_pages(copier, caller); });
+    for (unsigned caller = 0; caller < kCallers; ++caller) callers.emplace_back([&, caller] {
+      copy_pages(copier, caller);
+      copy_hashed(copier, caller);
+    });
     for (auto& caller : callers) caller.join();
   }
   for (const Backing backing : {Backing::plain, Backing::thp, Backing::hugetlb, Backing::memfd, Backing::memfd_hugetlb}) {
