@@ -125,7 +125,7 @@ def prediction_error(past: list[PastTurn]) -> dict[str, object]:
     """
     accuracy = Accuracy()
     told = [turn for turn in past if turn.predicted is not None and turn.actual.ttft_ms]
-    half = told[: (len(told) + 1) // 2]  # the newest come first
+    half = told[len(told) // 2 :]
     for turn in half:
         if turn.predicted is not None and turn.actual.ttft_ms is not None:
             accuracy.observe(turn.predicted.ttft_ms, turn.actual.ttft_ms)

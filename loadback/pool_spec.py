@@ -31,7 +31,7 @@ MODEL_NAME = "tiny-agent"
 POOL_NAME = "embedded"
 HOST = "127.0.0.1"
 NODE = "n0"  # the one that all prefill workers of an embedded pool run on
-KV_BYTES_PER_TOKEN = 8_192  # of the emulated model: small, since they really move
+KV_BYTES_PER_TOKEN = 4_096  # of the emulated model: small, since they really move
 PAGE_BYTES = KV_BYTES_PER_TOKEN * EngineParams().page_tokens
 # Slower than the emulator's defaults, as a large model is: what its wire takes on a small machine then matters little.
 PREFILL_BASE_MS = 12.0

@@ -27,7 +27,7 @@ from loadback.terminal import progress, say
 
 GATEWAY_READY_S = 60.0
 STOP_MARGIN_S = 5.0  # for the gateway, beyond its own drain
-DRAM_BYTES = 24 << 20
+DRAM_BYTES = 32 << 20  # less than a demo stores, so that some of it sinks to SSD
 SSD_BYTES = 512 << 20
 WATCH_S = 0.5
 

@@ -51,7 +51,7 @@ def prefetched(tiers: Tiers) -> PrefetchTally:
     for tally in tallies:
         jobs.update(tally.jobs)
     names = [name for name in PrefetchTally.__struct_fields__ if name != "jobs"]
-    return PrefetchTally(**{name: sum(getattr(tally, name) for tally in tallies) for name in names}, jobs=dict(jobs))
+    return PrefetchTally(**{name: round(sum(getattr(tally, name) for tally in tallies), 1) for name in names}, jobs=dict(jobs))
 
 
 def tiers_table(tokens: dict[str, int], moved: Moved) -> Table:
@@ -72,7 +72,7 @@ def tiers_table(tokens: dict[str, int], moved: Moved) -> Table:
 def prefetch_table(tiers: Tiers) -> Table:
     """One row a trigger that did something, and one for all."""
     table = Table("prefetch by trigger", "jobs", title="Prefetch", title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("planned MB", "useful MB", "wasted MB", "late MB", "warmed MB", "of it wasted", "ms saved", "ms added"):
+    for heading in ("planned MB", "useful MB", "wasted MB", "late MB", "warmed MB", "ms saved"):
         table.add_column(heading, justify="right")
     for trigger, tally in tiers.prefetch.triggers.items():
         if tally != PrefetchTally():
@@ -83,16 +83,9 @@ def prefetch_table(tiers: Tiers) -> Table:
 
 
 def _prefetch_cells(tally: PrefetchTally) -> list[str]:
-    sizes = (
-        tally.planned_bytes,
-        tally.useful_bytes,
-        tally.wasted_bytes,
-        tally.late_bytes,
-        tally.warmed_bytes,
-        tally.warm_wasted_bytes,
-    )
+    sizes = (tally.planned_bytes, tally.useful_bytes, tally.wasted_bytes, tally.late_bytes, tally.warmed_bytes)
     jobs = ", ".join(f"{state} x{count}" for state, count in sorted(tally.jobs.items())) or "-"
-    return [jobs, *map(megabytes, sizes), f"{tally.saved_ms:.1f}", f"{tally.added_ms:.1f}"]
+    return [jobs, *map(megabytes, sizes), f"{tally.saved_ms:.1f}"]
 
 
 _WAYS = {

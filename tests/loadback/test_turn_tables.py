@@ -87,8 +87,8 @@ def test_the_error_of_predictions_is_told_of_the_later_half() -> None:
     def past(predicted_ms: float, actual_ms: float | None) -> PastTurn:
         return PastTurn("r", predicted=Terms(ttft_ms=predicted_ms), actual=Actual(ttft_ms=actual_ms))
 
-    newest_first = [past(90.0, 100.0), past(110.0, 100.0), past(50.0, None), past(1.0, 100.0), past(1.0, 100.0)]
-    told = prediction_error(newest_first)
+    newest_last = [past(1.0, 100.0), past(1.0, 100.0), past(50.0, None), past(110.0, 100.0), past(90.0, 100.0)]
+    told = prediction_error(newest_last)
     assert told["turns"] == 2
     assert told["ttft_error_p50"] == pytest.approx(0.1)
     assert told["ttft_bias_p50"] == pytest.approx(0.0)
