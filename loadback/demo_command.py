@@ -82,7 +82,8 @@ def demo(
     """Run agent sessions through an embedded pool and show where each turn went and what it cost.
 
     The sessions share a system prompt and tools, as those of one agent product do; one of them bursts into subagents and one
-    idles and resumes. Afterwards the pool stays up for a client of yours, until Ctrl-C.
+    idles and resumes. Emulated prefill workers share a node agent's pages; each is taken out for a while, so that its sessions
+    go on elsewhere. Afterwards the pool stays up for a client of yours, until Ctrl-C.
 
     [bold]Examples[/bold]
 
