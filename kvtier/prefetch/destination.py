@@ -16,6 +16,8 @@ from costmodel.values import Decision, Scored, WorkerKey
 
 _FIRST_MS = 1.0
 _BUCKETS = 14  # below 1 ms, then octaves, and beyond 4 s
+_AGAINST = -1  # the bucket of those that only a queue speaks for
+_AGAINST_SHARE = 0.25  # of them is believed to come true
 _PRIOR_FORECASTS = 4.0  # what the belief below counts for
 _FADE_AT = 256.0  # forecasts of one bucket, then its counts are halved
 _NEAR_SHARE, _FAR_SHARE, _FAR_MS = 0.5, 0.95, 4_000.0  # believed at first: of a tie, and of a margin that no queue makes up
@@ -57,13 +59,13 @@ class DestinationModel:
 
 def margin_ms(decision: Decision, neighbours: AbstractSet[WorkerKey] = frozenset()) -> float:
     """How much dearer the cheapest prefill of another node would have been, of a decision made under `explain`; inf without
-    one, 0 where only a queue spoke against it: queues are others by the time that the turn comes. `neighbours`: workers of the
-    chosen one's node."""
+    one, negative where only a queue spoke against it: queues are others by the time that the turn comes. `neighbours`: workers
+    of the chosen one's node."""
     chosen = decision.chosen
     others = (
         _lasting_ms(other) for other in decision.others if other.prefill != chosen.prefill and other.prefill not in neighbours
     )
-    return max(0.0, min(others, default=inf) - _lasting_ms(chosen))
+    return min(others, default=inf) - _lasting_ms(chosen)
 
 
 def _lasting_ms(scored: Scored) -> float:
@@ -72,10 +74,14 @@ def _lasting_ms(scored: Scored) -> float:
 
 
 def _believed(margin: float) -> float:
+    if margin < 0:
+        return _AGAINST_SHARE
     return _NEAR_SHARE + (_FAR_SHARE - _NEAR_SHARE) * min(1.0, margin / _FAR_MS)
 
 
 def _bucket(margin: float) -> int:
+    if margin < 0:
+        return _AGAINST
     bucket, edge = 0, _FIRST_MS
     while bucket < _BUCKETS - 1 and margin >= edge:
         bucket, edge = bucket + 1, 2 * edge

@@ -47,7 +47,7 @@ def test_old_forecasts_fade() -> None:
     assert model.odds("p", 100.0) < 0.3
 
 
-@given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), max_size=50), st.floats(0, 1e6))
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.booleans()), max_size=50), st.floats(-1e6, 1e6))
 def test_odds_are_probabilities(seen: list[tuple[float, bool]], margin: float) -> None:
     model = DestinationModel()
     for each, right in seen:
@@ -71,13 +71,18 @@ def test_the_margin_is_to_the_cheapest_of_another_node() -> None:
     assert margin_ms(decision) == 20.0
     assert margin_ms(decision, {A, B}) == 40.0
     assert margin_ms(decision, {A, B, C}) == inf
-    assert margin_ms(Decision(scored(B, 30.0), (scored(A, 10.0),), "sticky", "")) == 0.0
+    assert margin_ms(Decision(scored(B, 30.0), (scored(A, 10.0),), "sticky", "")) == -20.0
 
 
 def test_a_queue_is_no_margin() -> None:
-    """The thread's own worker is only busy now."""
+    """The thread's own worker is only busy now: what is staged elsewhere must save more than that is dearer without a queue."""
     decision = Decision(scored(A, 900.0), (scored(B, 50.0, queue_ms=4_000.0),), "cost", "")
-    assert margin_ms(decision) == 0.0
+    model = DestinationModel()
+    assert margin_ms(decision) == -850.0
+    assert model.odds("p", -850.0) == model.odds("p", -850.0 + 800.0) < model.odds("p", -850.0 + 860.0)
+    for _ in range(50):
+        model.settled(forecast(-850.0), right=False)
+    assert model.odds("p", -1.0) < 0.1 < model.odds("p", 0.0)
 
 
 def test_arrivals_are_of_the_last_seconds() -> None:

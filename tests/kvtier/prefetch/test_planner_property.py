@@ -204,7 +204,7 @@ class PlannerMachine(RuleBasedStateMachine):
             self.tell(ev.DemandWaits(path))
             assert not [move for move in self.drive.stages.values() if move.path == path]
 
-    @rule(margin=st.sampled_from([0.0, 30.0, 3_000.0, inf]), reads_remote=st.booleans())
+    @rule(margin=st.sampled_from([-90.0, 0.0, 3_000.0, inf]), reads_remote=st.booleans())
     def candidates_part(self, margin: float, reads_remote: bool) -> None:
         self.world.margin_ms, self.world.reads_remote = margin, reads_remote
 
