@@ -53,8 +53,21 @@ class RelativeLine:
         gain_a, gain_b = self._gain(x, predicted)
         self._take_in(x, y)
         least_slope = _LEAST_SLOPE * self._mean_y / self._mean_x if self._mean_x > 0 else 0.0
-        self.intercept = max(self.intercept + gain_a * residual, _LEAST_INTERCEPT * self._least_y, _FLOOR)
-        self.slope = max(self.slope + gain_b * residual, least_slope, _FLOOR)
+        wanted = predicted + (gain_a + gain_b * x) * residual
+        self.intercept += gain_a * residual
+        self.slope += gain_b * residual
+        self._clamp(max(_LEAST_INTERCEPT * self._least_y, _FLOOR), max(least_slope, _FLOOR), x, wanted)
+
+    def _clamp(self, least_intercept: float, least_slope: float, x: float, wanted: float) -> None:
+        """A coefficient that stops at its limit leaves the rest of the step to the other, so that the line passes through what
+        was `wanted` at x all the same: it alone would be left where only both together fit."""
+        if self.intercept < least_intercept:
+            self.intercept = least_intercept
+            if x > 0:
+                self.slope = (wanted - least_intercept) / x
+        if self.slope < least_slope:
+            self.slope = least_slope
+            self.intercept = max(wanted - least_slope * x, least_intercept)
 
     def _take_in(self, x: float, y: float) -> None:
         weight = max(_MEAN_WEIGHT, 1 / self.observed)

@@ -176,3 +176,13 @@ def test_rates_stay_positive_and_finite(
     for value in (rates.ms_per_token2, rates.queue_ms_per_token, decode.rates.itl_ms_per_running):
         assert math.isfinite(value)
         assert value >= 0
+
+
+def test_a_cold_start_is_forgotten_within_a_few_turns() -> None:
+    estimator = PrefillEstimator(PrefillRates(10.0, 0.1))
+    for uncached, prefill_ms in ((402, 3000.0), (402, 3000.0), (360, 900.0), (360, 900.0)):
+        estimator.observe(uncached, prefill_ms)
+    for n in range(8):
+        estimator.observe(50 + n * 37 % 200, 20 + 0.1 * (50 + n * 37 % 200))
+    rates = estimator.rates
+    assert rates.base_ms + 100 * rates.ms_per_token == pytest.approx(30, rel=0.3)
