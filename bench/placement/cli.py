@@ -33,7 +33,7 @@ _EXPECTED = (
 def placement(
     engine: Annotated[str, typer.Option(help="Which real engine: sglang.")] = "sglang",
     repeats: Annotated[int, typer.Option(min=1, max=20, help="Runs of each policy, in turns.")] = 3,
-    sessions: Annotated[int, typer.Option(min=1, max=100, help="Recorded sessions in each run.")] = 16,
+    sessions: Annotated[int, typer.Option(min=1, max=100, help="Recorded sessions in each run.")] = 11,
     concurrency: Annotated[int, typer.Option("--concurrency", "-k", min=1, max=16, help="Sessions open at once.")] = 6,
     seed: Annotated[int, typer.Option(help="Of which sessions are drawn.")] = 1,
     as_json_line: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
