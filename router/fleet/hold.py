@@ -1,0 +1,134 @@
+"""Turns that wait at the gateway because the worker they would go to has enough to compute.
+
+In an engine's queue a turn's worker is fixed, and the KV that it counted on may be evicted before its turn comes, most of all
+where it was fetched into L2 on arrival. A turn that is held is placed anew when there is room. The engine never runs dry:
+`KEEP_TURNS` of this gateway are always let through. Refuses to know what a turn is.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from enum import Enum, auto
+
+from costmodel.values import WorkerKey
+
+KEEP_TURNS = 2  # turns of ours at a worker, one computing and one that follows it, below which nothing is held
+_LOOK_AGAIN_MS = 1000.0  # predictions drift and workers are lost without an event: the first of each line is offered again
+
+Later = Callable[[float, Callable[[], None]], object]
+
+
+class Standing(Enum):
+    """How a turn asks to be let through."""
+
+    COMES = auto()  # behind those in line
+    OFFERED = auto()  # first in line
+    OVERDUE = auto()  # whatever is ahead
+
+
+Offer = Callable[[Standing], WorkerKey | None]
+
+
+class Held:
+    """One turn in line. `offer` tries to place it: None when it has gone or failed, else the worker it must wait for."""
+
+    __slots__ = ("_hold", "offer", "order", "since_ms", "worker")
+
+    def __init__(self, hold: Hold, worker: WorkerKey, order: tuple[float, int], offer: Offer, since_ms: float) -> None:
+        self._hold = hold
+        self.worker = worker
+        self.order = order
+        self.offer = offer
+        self.since_ms = since_ms
+
+    def __lt__(self, other: Held) -> bool:
+        return self.order < other.order
+
+    def cancel(self) -> None:
+        """The client left."""
+        self._hold.leave(self)
+
+
+class Hold:
+    """Of one pool. `later(ms, call)` calls back; `clock` in ms. Turns wait by worker, in the order in which they came."""
+
+    def __init__(self, limit_ms: float, timeout_ms: float, clock: Callable[[], float], later: Later) -> None:
+        """`limit_ms` of predicted compute at a worker beyond which turns wait, 0 = never; none longer than `timeout_ms`."""
+        self._limit_ms = limit_ms
+        self._timeout_ms = timeout_ms
+        self._clock = clock
+        self._later = later
+        self._lines: dict[WorkerKey, list[Held]] = {}
+        self._comers = 0
+        self._looking = False
+        self.waiting = 0
+        self.held = 0
+        self.held_ms = 0.0  # of those that wait no more
+
+    def must_wait(self, worker: WorkerKey, turns: int, ahead_ms: float, standing: Standing) -> bool:
+        """Whether a turn for this worker waits: `turns` of ours are at it, with `ahead_ms` of compute left."""
+        if not self._limit_ms or turns < KEEP_TURNS or standing is Standing.OVERDUE:
+            return False
+        return ahead_ms >= self._limit_ms or (standing is Standing.COMES and worker in self._lines)
+
+    def wait(self, worker: WorkerKey, came_ms: float, offer: Offer) -> Held:
+        self._comers += 1
+        held = Held(self, worker, (came_ms, self._comers), offer, self._clock())
+        self._join(held, worker)
+        self.waiting += 1
+        self.held += 1
+        if not self._looking:
+            self._looking = True
+            self._later(_LOOK_AGAIN_MS, self._look_again)
+        return held
+
+    def freed(self, worker: WorkerKey) -> None:
+        """Some prefill of ours at this worker is over. Those in line for it go while there is room; with nobody in line it is
+        offered to the first of the longest line."""
+        if not self._lines:
+            return
+        if worker not in self._lines:
+            longest = max(self._lines.values(), key=len)
+            self._offer(longest[0])
+            return
+        while worker in self._lines and self._offer(self._lines[worker][0]) != worker:
+            pass
+
+    def leave(self, held: Held) -> None:
+        """It waits no more. Leaving twice is harmless."""
+        if self._part(held):
+            self.waiting -= 1
+            self.held_ms += self._clock() - held.since_ms
+
+    def _offer(self, held: Held) -> WorkerKey | None:
+        wanted = held.offer(Standing.OVERDUE if self._overdue(held) else Standing.OFFERED)
+        if wanted is None:
+            self.leave(held)
+        elif wanted != held.worker and self._part(held):
+            self._join(held, wanted)
+        return wanted
+
+    def _overdue(self, held: Held) -> bool:
+        return self._clock() - held.since_ms >= self._timeout_ms
+
+    def _join(self, held: Held, worker: WorkerKey) -> None:
+        held.worker = worker
+        insort(self._lines.setdefault(worker, []), held)
+
+    def _part(self, held: Held) -> bool:
+        line = self._lines.get(held.worker, [])
+        if held not in line:
+            return False
+        line.remove(held)
+        if not line:
+            del self._lines[held.worker]
+        return True
+
+    def _look_again(self) -> None:
+        for line in list(self._lines.values()):
+            for held in [line[0], *filter(self._overdue, line[1:])]:
+                self._offer(held)
+        self._looking = bool(self._lines)
+        if self._looking:
+            self._later(_LOOK_AGAIN_MS, self._look_again)
