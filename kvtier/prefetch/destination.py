@@ -2,7 +2,7 @@
 
 A forecast is made when an idle thread is weighed and settled when its turn is placed. What a plan itself changes belongs to the
 margin: pages that are staged make their node cheaper. A thread whose KV lies elsewhere is mostly weighed because its own worker
-is busy at that moment, and goes back there. Bounded: old forecasts fade.
+is busy at that moment, and goes back there: forecasts that it moves are counted apart. Bounded: old forecasts fade.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ _NEAR_SHARE, _FAR_SHARE, _FAR_MS = 0.5, 0.95, 4_000.0  # believed at first: of a
 
 
 class Forecast(msgspec.Struct, frozen=True, gc=False):
-    """Where a thread's next turn would go. `margin_ms` as in `Target`, with what is planned already counted in."""
+    """Where a thread's next turn would go. `moves`: not where it last ran. `margin_ms` as in `Target`, with what is planned
+    already counted in."""
 
     worker: WorkerKey
     node: str
     pool: str
+    moves: bool
     margin_ms: float
 
 
@@ -36,24 +38,24 @@ class DestinationModel:
     """All calls are plain."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, int], list[float]] = {}  # right, all
+        self._counts: dict[tuple[str, bool, int], list[float]] = {}  # right, all
 
     def settled(self, forecast: Forecast, *, right: bool) -> None:
         """The thread's turn was placed. A forecast without an alternative teaches nothing."""
         if forecast.margin_ms == inf:
             return
-        counts = self._counts.setdefault((forecast.pool, _bucket(forecast.margin_ms)), [0.0, 0.0])
+        counts = self._counts.setdefault((forecast.pool, forecast.moves, _bucket(forecast.margin_ms)), [0.0, 0.0])
         counts[0] += right
         counts[1] += 1.0
         if counts[1] > _FADE_AT:
             counts[0] /= 2
             counts[1] /= 2
 
-    def odds(self, pool: str, margin_ms: float) -> float:
+    def odds(self, pool: str, margin_ms: float, *, moves: bool) -> float:
         """P(the turn goes there)."""
         if margin_ms == inf:
             return 1.0
-        right, whole = self._counts.get((pool, _bucket(margin_ms)), (0.0, 0.0))
+        right, whole = self._counts.get((pool, moves, _bucket(margin_ms)), (0.0, 0.0))
         return (right + _PRIOR_FORECASTS * _believed(margin_ms)) / (whole + _PRIOR_FORECASTS)
 
 

@@ -63,7 +63,8 @@ class HotThreads:
         if target is None or (to is not None and target.worker != to):
             return None
         layout = lay_out(target, view)
-        here = self._destinations.odds(target.pool, target.margin_ms + layout.saved_by_stage_ms)
+        margin = target.margin_ms + layout.saved_by_stage_ms
+        here = self._destinations.odds(target.pool, margin, moves=target.worker != watch.worker)
         if not layout.copies or chance * here < self._board.params.min_probability:
             return None
         until = now_ms + self._board.params.drain_window_ms

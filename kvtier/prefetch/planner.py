@@ -286,9 +286,9 @@ class Planner:
         target, params, survival = layout.target, self._params, self._survival(watch)
         stage_ms = layout.stage_ms / params.link_share
         whole, late = survival.within(elapsed, stage_ms + params.hold_ms), survival.within(elapsed, stage_ms)
-        margin = target.margin_ms + layout.saved_by_stage_ms
-        odds = Odds(whole - late, late, self.destinations.odds(target.pool, margin))
-        here = self.destinations.odds(target.pool, target.margin_ms)
+        margin, moves = target.margin_ms + layout.saved_by_stage_ms, target.worker != watch.worker
+        odds = Odds(whole - late, late, self.destinations.odds(target.pool, margin, moves=moves))
+        here = self.destinations.odds(target.pool, target.margin_ms, moves=moves)
         plan = Plan(
             watch.thread,
             watch.trigger,
@@ -298,12 +298,10 @@ class Planner:
             now_ms + stage_ms + params.hold_ms,
             self._warm_chance(survival, here, elapsed, now_ms) if layout.warm_tokens else None,
         )
-        staged = self._begin(plan, view, now_ms)
-        watch.forecast_ms = now_ms
-        watch.forecast = Forecast(
-            target.worker, target.node, target.pool, margin if staged is not None and staged.planned_bytes else target.margin_ms
-        )
-        return staged is not None
+        job = self._begin(plan, view, now_ms)
+        told = margin if job is not None and job.planned_bytes else target.margin_ms
+        watch.forecast, watch.forecast_ms = Forecast(target.worker, target.node, target.pool, moves, told), now_ms
+        return job is not None
 
     def _warm_chance(self, survival: Survival, here: float, elapsed: float, now_ms: float) -> WarmChance | None:
         """When the return is near enough for L1: it keeps what was warmed for a short time alone."""

@@ -15,27 +15,39 @@ from kvtier.prefetch.destination import DestinationModel, Forecast, margin_ms
 A, B, C = WorkerKey("a"), WorkerKey("b"), WorkerKey("c")
 
 
-def forecast(margin: float, pool: str = "p") -> Forecast:
-    return Forecast(A, "n", pool, margin)
+def forecast(margin: float, *, moves: bool = True) -> Forecast:
+    return Forecast(A, "n", "p", moves, margin)
+
+
+def odds(model: DestinationModel, margin: float, pool: str = "p", *, moves: bool = True) -> float:
+    return model.odds(pool, margin, moves=moves)
 
 
 def test_odds_are_what_came_true_at_such_a_margin() -> None:
     model = DestinationModel()
-    before = model.odds("p", 100.0)
+    before = odds(model, 100.0)
     for number in range(200):
         model.settled(forecast(100.0), right=number % 10 == 0)
         model.settled(forecast(3_000.0), right=True)
-    assert model.odds("p", 100.0) == pytest.approx(0.1, abs=0.02)
-    assert model.odds("p", 3_000.0) > 0.95
-    assert model.odds("p", 8.0) == model.odds("other", 8.0)
-    assert model.odds("other", 100.0) == before
+    assert odds(model, 100.0) == pytest.approx(0.1, abs=0.02)
+    assert odds(model, 3_000.0) > 0.95
+    assert odds(model, 8.0) == odds(model, 8.0, "other")
+    assert odds(model, 100.0, "other") == before
 
 
 def test_a_tie_is_believed_less_than_a_clear_case_and_no_alternative_is_certain() -> None:
     model = DestinationModel()
-    assert model.odds("p", 0.0) < model.odds("p", 500.0) < model.odds("p", 5_000.0) < model.odds("p", inf) == 1.0
+    assert odds(model, 0.0) < odds(model, 500.0) < odds(model, 5_000.0) < odds(model, inf) == 1.0
     model.settled(forecast(inf), right=False)
-    assert model.odds("p", inf) == 1.0
+    assert odds(model, inf) == 1.0
+
+
+def test_threads_that_stay_say_nothing_of_those_that_move() -> None:
+    model = DestinationModel()
+    before = odds(model, 100.0)
+    for _ in range(50):
+        model.settled(forecast(100.0, moves=False), right=True)
+    assert odds(model, 100.0) == before < 0.75 < odds(model, 100.0, moves=False)
 
 
 def test_old_forecasts_fade() -> None:
@@ -44,7 +56,7 @@ def test_old_forecasts_fade() -> None:
         model.settled(forecast(100.0), right=True)
     for _ in range(500):
         model.settled(forecast(100.0), right=False)
-    assert model.odds("p", 100.0) < 0.3
+    assert odds(model, 100.0) < 0.3
 
 
 @given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.booleans()), max_size=50), st.floats(-1e6, 1e6))
@@ -52,7 +64,7 @@ def test_odds_are_probabilities(seen: list[tuple[float, bool]], margin: float) -
     model = DestinationModel()
     for each, right in seen:
         model.settled(forecast(each), right=right)
-    assert 0.0 < model.odds("p", margin) < 1.0
+    assert 0.0 < odds(model, margin) < 1.0
 
 
 def scored(prefill: WorkerKey, ms: float, queue_ms: float = 0.0) -> Scored:
@@ -79,10 +91,10 @@ def test_a_queue_is_no_margin() -> None:
     decision = Decision(scored(A, 900.0), (scored(B, 50.0, queue_ms=4_000.0),), "cost", "")
     model = DestinationModel()
     assert margin_ms(decision) == -850.0
-    assert model.odds("p", -850.0) == model.odds("p", -850.0 + 800.0) < model.odds("p", -850.0 + 860.0)
+    assert odds(model, -850.0) == odds(model, -850.0 + 800.0) < odds(model, -850.0 + 860.0)
     for _ in range(50):
         model.settled(forecast(-850.0), right=False)
-    assert model.odds("p", -1.0) < 0.1 < model.odds("p", 0.0)
+    assert odds(model, -1.0) < 0.1 < odds(model, 0.0)
 
 
 def test_arrivals_are_of_the_last_seconds() -> None:

@@ -250,7 +250,7 @@ def test_nothing_is_staged_where_turns_of_such_a_margin_went_elsewhere() -> None
     run.world.remote("t", TOKENS)
     idle(run)
     assert not run.log
-    assert run.planner.destinations.odds("", 100.0 + 800.0) < 0.75
+    assert run.planner.destinations.odds("", 100.0 + 800.0, moves=True) < 0.75
 
 
 def test_a_margin_at_which_turns_went_where_they_should_is_trusted() -> None:
@@ -258,9 +258,9 @@ def test_a_margin_at_which_turns_went_where_they_should_is_trusted() -> None:
     for number in range(20):
         run.world.remote(f"t{number}", TOKENS)
         come_back(run, f"t{number}", W1)
-    assert run.planner.destinations.odds("", 100.0) > 0.85
+    assert run.planner.destinations.odds("", 100.0, moves=True) > 0.85
     for _ in range(20):  # what is staged makes the node cheaper still: that margin has to prove itself, too
-        run.planner.destinations.settled(Forecast(W1, "n1", "", 900.0), right=True)
+        run.planner.destinations.settled(Forecast(W1, "n1", "", True, 900.0), right=True)
     run.world.remote("t", TOKENS)
     idle(run)
     assert only_job(run).worker == W1
@@ -268,14 +268,14 @@ def test_a_margin_at_which_turns_went_where_they_should_is_trusted() -> None:
 
 def test_a_forecast_says_nothing_of_a_thread_that_stays_away_for_long() -> None:
     run = drive(World(margin_ms=100.0), hold_ms=10_000.0, min_probability=0.6)
-    before = run.planner.destinations.odds("", 100.0)
+    before = run.planner.destinations.odds("", 100.0, moves=True)
     for away_ms, after in ((11_000, before), (1_000, 0.8 * before)):
         run.world.remote("t", TOKENS)
         idle(run)
         assert not run.stages
         run.now_ms += away_ms
         run.tell(ev.Sent("t", W3))
-        assert run.planner.destinations.odds("", 100.0) == pytest.approx(after)
+        assert run.planner.destinations.odds("", 100.0, moves=True) == pytest.approx(after)
 
 
 def test_a_thread_without_an_alternative_is_staged_at_once() -> None:
