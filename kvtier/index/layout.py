@@ -25,6 +25,15 @@ class Flags(NamedTuple):
     tiers: tuple[int, ...]
 
 
+class Slot(NamedTuple):
+    """One tier of a node in a mask: a number of its own, the node, the tier, and both of its planes, reported and assumed."""
+
+    number: int
+    node: str
+    tier: Tier
+    flag: int
+
+
 class Layout:
     """Masks and maps over the sources that may be believed."""
 
@@ -40,6 +49,8 @@ class Layout:
         self.worker_planes = 0
         self.node_planes = 0
         self.pool_planes = {Tier.L3: 0, Tier.L4: 0}  # of the nodes, tier by tier
+        self.slots: dict[int, Slot] = {}  # of the nodes, by the position of either bit in a mask
+        self.holders: dict[int, tuple[int, Flags]] = {}  # the workers' bits and flags, the same way
         self.pooled = 0  # bits of the workers that reach the pool
         self.homes = homes
         self.unheard = tuple(worker for worker in homes if worker not in heard)  # reach the pool, and tell nothing themselves
@@ -70,7 +81,12 @@ class Layout:
             for tier in self.pool_planes:
                 self.pool_planes[tier] |= tiers[tier - 1]
                 self.node_planes |= tiers[tier - 1]
+                position = reported[tier - 1].bit_length()
+                slot = Slot(position, key.node, tier, tiers[tier - 1])
+                self.slots[position] = self.slots[position + TIER_COUNT * self.stride] = slot
             return
+        for plane in range(2 * TIER_COUNT):
+            self.holders[plane * self.stride + bit + 2] = (bit, flags)
         self.workers |= flags.bit
         self.worker_planes |= flags.all
         if key in self.homes:

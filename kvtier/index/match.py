@@ -61,16 +61,16 @@ class Walk:
                 yield bit, runs
 
     def _change(self, block: int, mask: int, changed: int) -> None:
-        stride, flags_of, tiers = self._layout.stride, self._layout.flags, self._tiers
+        holders, tiers = self._layout.holders, self._tiers
         while changed:
-            bit = ((changed & -changed).bit_length() - 2) % stride
-            flags = flags_of[bit]
+            bit, flags = holders[changed.bit_length()]
             changed &= ~flags.all
             nearest = 0
-            for plane, flag in enumerate(flags.tiers, 1):
-                if mask & flag:
-                    nearest = plane
-                    break
+            if mask & flags.all:
+                for plane, flag in enumerate(flags.tiers, 1):
+                    if mask & flag:
+                        nearest = plane
+                        break
             if nearest == tiers.get(bit, 0):
                 continue
             tiers[bit] = nearest

@@ -114,8 +114,9 @@ class BlockIndex:
         node_ages = sources.node_ages_ms(now_ms) if layout.homes else {}
         matches = {}
         for worker, runs in found.items():
-            own = any(not run.source for run in runs)
-            age_ms = sources.age_ms(worker, now_ms) if own else min(node_ages[run.source] for run in runs)
+            read_from = {run.source for run in runs}
+            own = "" in read_from
+            age_ms = sources.age_ms(worker, now_ms) if own else min(node_ages[node] for node in read_from)
             matches[worker] = Match(tuple(runs), age_ms)
         return matches
 

@@ -7,12 +7,21 @@ order. Which other node does not depend on the worker: the one that holds the bl
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from costmodel.values import Tier
-from kvtier.index.layout import Home, Layout
+from kvtier.index.layout import Home, Layout, Slot
 from kvtier.index.runs import BlockRun, contiguous, join, through
 
-_POOL_TIERS = (Tier.L3, Tier.L4)
+_POOL_TIERS = _DRAM, _SSD = Tier.L3, Tier.L4
+
+
+class _Chosen(NamedTuple):
+    """The node to read from: its bit, its planes in the tier, and since which block."""
+
+    bit: int
+    flag: int
+    start: int
 
 
 class PoolTrail:
@@ -23,19 +32,21 @@ class PoolTrail:
         self._layout = layout
         self._peek = peek
         self._size = size
-        self._opened: dict[tuple[int, Tier], int] = {}  # (node's bit, tier) -> since which block it holds them all
-        self._local: dict[tuple[str, Tier], Sequence[BlockRun]] = {}
-        self._chosen: dict[Tier, tuple[int, int]] = {}  # tier -> bit of the node to read from, since which block
+        self._opened: dict[int, tuple[Slot, int]] = {}  # by a slot's number -> since which block the node holds them all
+        self._local: dict[Tier, dict[str, Sequence[BlockRun]]] = {tier: {} for tier in _POOL_TIERS}
+        self._chosen: dict[Tier, _Chosen] = {}
         self._remote: dict[Tier, list[BlockRun]] = {tier: [] for tier in _POOL_TIERS}
         self.broke_at: int | None = None  # first block that no node holds
 
     def step(self, block: int, mask: int) -> None:
         """Nodes that hold `block` differ from those of the block before it."""
-        changed = mask ^ self.mask
+        self._open_and_end(block, mask ^ self.mask, mask)
         self.mask = mask
         for tier, planes in self._layout.pool_planes.items():
-            if changed & planes:
-                self._change(block, changed & planes, mask, tier)
+            held = mask & planes
+            chosen = self._chosen.get(tier)
+            if held if chosen is None else not held & chosen.flag:
+                self._choose(block, held, tier)
         if not mask and self.broke_at is None:
             self.broke_at = block
 
@@ -43,36 +54,39 @@ class PoolTrail:
         """The walk ends before `block`."""
         if self.broke_at is None:
             self.broke_at = block if self.mask else 0
-        for (bit, tier), start in self._opened.items():
-            self._end_local(bit, tier, start, block)
+        for slot, start in self._opened.values():
+            self._end_local(slot, start, block)
         for tier in list(self._chosen):
             self._end_remote(tier, block)
 
     def layers(self, home: Home) -> Sequence[Sequence[BlockRun]]:
         """For workers of one home, after `finish`: where blocks of the pool would be read from, nearest first."""
-        dram, ssd = (self._local.get((home.node, tier), ()) if home.node else () for tier in _POOL_TIERS)
-        return (dram, self._remote[Tier.L3], ssd, self._remote[Tier.L4]) if home.remote else (dram, ssd)
+        node = home.node or ""
+        dram, ssd = self._local[_DRAM].get(node, ()), self._local[_SSD].get(node, ())
+        return (dram, self._remote[_DRAM], ssd, self._remote[_SSD]) if home.remote else (dram, ssd)
 
     def leading(self, home: Home) -> list[BlockRun]:
         """The leading runs of a worker that holds nothing itself."""
         return contiguous(through(self.layers(home), 0, self.broke_at or 0), 0)
 
-    def _change(self, block: int, changed: int, mask: int, tier: Tier) -> None:
-        layout, opened = self._layout, self._opened
+    def _open_and_end(self, block: int, changed: int, mask: int) -> None:
+        slots, opened = self._layout.slots, self._opened
         while changed:
-            bit = ((changed & -changed).bit_length() - 2) % layout.stride
-            flag = layout.flags[bit].tiers[tier - 1]
+            slot = slots[changed.bit_length()]
+            number, _, _, flag = slot
             changed &= ~flag
             if mask & flag:
-                opened.setdefault((bit, tier), block)
-            elif (bit, tier) in opened:
-                self._end_local(bit, tier, opened.pop((bit, tier)), block)
-        chosen = self._chosen.get(tier)
-        if chosen is not None and not mask & layout.flags[chosen[0]].tiers[tier - 1]:
+                opened.setdefault(number, (slot, block))
+            elif number in opened:
+                self._end_local(*opened.pop(number), block)
+
+    def _choose(self, block: int, held: int, tier: Tier) -> None:
+        """Another node to read from, of those in `held`, which is of the tier alone."""
+        if tier in self._chosen:
             self._end_remote(tier, block)
-            chosen = None
-        if chosen is None and mask & layout.pool_planes[tier]:
-            self._chosen[tier] = (self._longest(block, layout.plane(mask, tier), tier), block)
+        if held:
+            bit = self._longest(block, self._layout.plane(held, tier), tier)
+            self._chosen[tier] = _Chosen(bit, self._layout.flags[bit].tiers[tier - 1], block)
 
     def _longest(self, block: int, candidates: int, tier: Tier) -> int:
         """The candidate that still holds a block farther on than the others do, roughly."""
@@ -85,12 +99,13 @@ class PoolTrail:
             distance //= 2
         return (candidates & -candidates).bit_length() - 1
 
-    def _end_local(self, bit: int, tier: Tier, start: int, block: int) -> None:
-        node = self._layout.node(bit)
+    def _end_local(self, slot: Slot, start: int, block: int) -> None:
+        _, node, tier, _ = slot
+        local = self._local[tier]
         run = BlockRun(start, block - start, tier, node)
-        before = self._local.get((node, tier))
-        self._local[node, tier] = join(before, run) if before else (run,)  # a node may be several sources, whose runs overlap
+        before = local.get(node)
+        local[node] = join(before, run) if before else (run,)  # a node may be several sources, whose runs overlap
 
     def _end_remote(self, tier: Tier, block: int) -> None:
-        bit, start = self._chosen.pop(tier)
-        self._remote[tier].append(BlockRun(start, block - start, tier, self._layout.node(bit)))
+        chosen = self._chosen.pop(tier)
+        self._remote[tier].append(BlockRun(chosen.start, block - chosen.start, tier, self._layout.node(chosen.bit)))
