@@ -128,7 +128,8 @@ class Desk:
         keys = self._keys(owner, request.space, request.digests)
         held: dict[int, Page] = {}
         try:
-            await self._wait_for(keys, min(request.wait_ms, MAX_WAIT_MS), held)
+            if request.wait_ms > 0 and self._store.lacks_any(keys):
+                await self._wait_for(keys, min(request.wait_ms, MAX_WAIT_MS), held)
             acquired = self._store.acquire(keys, owner.number, request.ttl_ms, self._clock_ms())
         finally:
             self._store.let_go(held)
@@ -158,7 +159,8 @@ class Desk:
             await self._progress.wait(left_ms / 1000)
 
     def _release(self, owner: Owner, request: wire.Release) -> wire.Reply:
-        self._store.release(request.lease, owner.number)
+        for lease in (request.lease, *request.more):
+            self._store.release(lease, owner.number)
         return wire.Done()
 
     def _renew(self, owner: Owner, request: wire.Renew) -> wire.Reply:
@@ -187,10 +189,7 @@ class Desk:
         if len(request.writes) * CHECKSUM_BYTES != len(request.checksums):
             raise ValueError(f"{len(request.writes)} writes with {len(request.checksums)} bytes of checksums")
         now_ms = self._clock_ms()
-        statuses = [
-            self._store.commit(write, checksum, owner.number, now_ms)
-            for write, checksum in zip(request.writes, checksums, strict=True)
-        ]
+        statuses = self._store.commit_all(request.writes, checksums, owner.number, now_ms)
         self._progress.made()
         self._pump()
         return wire.Statuses(bytes(statuses))

@@ -27,6 +27,10 @@ class Catalog:
     def get(self, key: PageKey) -> Page | None:
         return self._pages.get(key)
 
+    def find(self, keys: Iterable[PageKey]) -> list[Page | None]:
+        """Many at once."""
+        return list(map(self._pages.get, keys))
+
     def pages(self) -> Iterable[Page]:
         return self._pages.values()
 
@@ -67,7 +71,8 @@ class Catalog:
 
     def _list(self, page: Page) -> None:
         self._pages[page.key] = page
-        self._moved.pop(page.key, None)
+        if self._moved:
+            self._moved.pop(page.key, None)
 
     def _unlist_if_nowhere(self, page: Page) -> None:
         if not page.in_dram and page.place is None:

@@ -33,7 +33,7 @@ class DramTier:
     def allocate(self, length: int) -> int | None:
         """Claimed bytes for a page that is about to be written; None if all that could go is held."""
         offset = self.slabs.allocate(length)
-        size = class_bytes(length)
+        size = class_bytes(length) if offset is None else 0
         while offset is None and (self._take_colder_slab(size) or self._evict_one(size) or self._take_any_slab(size)):
             offset = self.slabs.allocate(length)
         if offset is not None:
@@ -108,22 +108,23 @@ class DramTier:
         return self._take_slab(size, None)
 
     def _take_slab(self, size: int, below: Worth | None) -> bool:
-        chosen: tuple[Worth, int] | None = None
+        """The least worthy slab of other classes, if it is worth less than `below`."""
+        chosen: int | None = None
         for slab in range(self.slabs.slabs):
             if self.slabs.class_of(slab) in (0, size):
                 continue
-            worth = self._slab_worth(slab)
-            if worth is not None and (below is None or worth < below) and (chosen is None or worth < chosen[0]):
-                chosen = (worth, slab)
+            worth = self._slab_worth(slab, below)
+            if worth is not None:
+                chosen, below = slab, worth
         if chosen is None:
             return False
-        for offset in list(self.slabs.slots(chosen[1])):
+        for offset in list(self.slabs.slots(chosen)):
             if offset in self._at:
                 self.evict(self._at[offset])
         return True
 
-    def _slab_worth(self, slab: int) -> Worth | None:
-        """Of its best page; None if any of them must stay."""
+    def _slab_worth(self, slab: int, below: Worth | None) -> Worth | None:
+        """Of its best page; None if that is not `below`, or if any of them must stay."""
         best: Worth | None = None
         for offset in self.slabs.slots(slab):
             if offset in self._claims:
@@ -134,5 +135,7 @@ class DramTier:
             if not page.evictable:
                 return None
             worth = self._victims.worth(page)
+            if below is not None and worth >= below:
+                return None
             best = worth if best is None else max(best, worth)
         return best

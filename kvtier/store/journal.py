@@ -40,12 +40,12 @@ class Replay(msgspec.Struct, frozen=True):
 class _Run:
     """An event that still grows."""
 
-    __slots__ = ("hashes", "stored", "tier")
+    __slots__ = ("digests", "stored", "tier")
 
     def __init__(self, stored: bool, tier: Tier) -> None:
         self.stored = stored
         self.tier = tier
-        self.hashes: list[int] = []
+        self.digests: list[bytes] = []
 
 
 class Journal:
@@ -93,7 +93,7 @@ class Journal:
         if last is None or (last.stored, last.tier) != (stored, tier):
             last = _Run(stored, tier)
             self._open.append(last)
-        last.hashes.append(event_id(digest))
+        last.digests.append(digest)
         self._open_hashes += 1
         if self._open_hashes >= MAX_EVENT_HASHES:
             self._close()
@@ -101,7 +101,7 @@ class Journal:
     def _close(self) -> None:
         if not self._open:
             return
-        events = tuple(self._event(run.stored, run.tier, run.hashes) for run in self._open)
+        events = tuple(self._event(run.stored, run.tier, map(event_id, run.digests)) for run in self._open)
         self._kept.append(Batch(self.next_seq, events))
         self.next_seq += 1
         self._kept_hashes += self._open_hashes

@@ -12,7 +12,7 @@ from math import inf
 
 from kvtier.page.key import PageKey, space_of
 from kvtier.page.kind import PageKind
-from kvtier.page.space import PageSpace
+from kvtier.page.space import SPACE_BYTES, PageSpace
 from kvtier.page.status import Status
 from kvtier.store.actions import Action
 from kvtier.store.answers import Acquired, Leading, Pinned, Reserved
@@ -21,7 +21,7 @@ from kvtier.store.counters import StoreCounters
 from kvtier.store.heat import warmed
 from kvtier.store.journal import Journals
 from kvtier.store.leases import Leases
-from kvtier.store.page import Page
+from kvtier.store.page import NOWHERE, Page
 from kvtier.store.pins import Pin, Pins
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.store.tiering import Tiering
@@ -71,17 +71,16 @@ class NodeStore:
     def acquire(self, keys: Sequence[PageKey], owner: int, ttl_ms: float, now_ms: float) -> Acquired:
         """Lease those of `keys` that lie in DRAM, in one lease."""
         self._pass_time(now_ms)
-        answer = Acquired(0, [], [], {}, self.settings.retry_after_ms)
-        for index, key in enumerate(keys):
-            page = self.catalog.get(key)
-            if page is not None and page.in_dram:
-                self._hit(page)
-                answer.statuses.append(Status.OK)
-                answer.pages.append(page)
-            else:
-                answer.statuses.append(self._absent(index, key, page, answer.moved))
-                answer.pages.append(None)
+        answer = Acquired(0, [Status.OK] * len(keys), self.catalog.find(keys), {}, self.settings.retry_after_ms)
+        for index, page in enumerate(answer.pages):
+            if page is None or page.offset == NOWHERE:
+                answer.statuses[index] = self._absent(index, keys[index], page, answer.moved)
+                answer.pages[index] = None
         return self._leased(answer, owner, ttl_ms)
+
+    def lacks_any(self, keys: Sequence[PageKey]) -> bool:
+        """Whether any of `keys` is not in DRAM."""
+        return any(page is None or page.offset == NOWHERE for page in self.catalog.find(keys))
 
     def gather(self, keys: Iterable[PageKey], held: dict[int, Page], room_bytes: float = inf) -> bool:
         """Send for what is on SSD and hold what is in DRAM, so that what still comes does not push out what has come.
@@ -165,8 +164,15 @@ class NodeStore:
 
     def commit(self, write_id: int, checksum: bytes, owner: int, now_ms: float) -> Status:
         """The bytes are written. OK, or MISS where the write has expired or is unknown: the page is not stored."""
+        return self.commit_all([write_id], [checksum], owner, now_ms)[0]
+
+    def commit_all(self, write_ids: Sequence[int], checksums: Sequence[bytes], owner: int, now_ms: float) -> list[Status]:
+        """The same of many."""
         self._pass_time(now_ms)
         self._expire_writes()
+        return [self._commit(write_id, checksum, owner) for write_id, checksum in zip(write_ids, checksums, strict=True)]
+
+    def _commit(self, write_id: int, checksum: bytes, owner: int) -> Status:
         write = self.tiering.writes.take(write_id, owner)
         if write is None:
             return Status.MISS
@@ -277,21 +283,19 @@ class NodeStore:
     def _pass_time(self, now_ms: float) -> None:
         self._now_ms = max(self._now_ms, now_ms)
 
-    def _hit(self, page: Page) -> None:
-        self.counters.dram_hits += 1
-        page.hits += 1
-        page.last_ms = self._now_ms
-        page.heat = warmed(page.heat, self._now_ms, self.settings.heat_half_life_ms)
-        page.read_since_written = True
-        if len(self._recent) < _MAX_RECENT:
-            self._recent[page.key] = None
-
     def _leased(self, answer: Acquired, owner: int, ttl_ms: float) -> Acquired:
         pages = [page for page in answer.pages if page is not None]
         if not pages:
             return answer
+        now_ms, half_life_ms = self._now_ms, self.settings.heat_half_life_ms
         for page in pages:
             page.holds += 1
+            page.hits += 1
+            page.last_ms = now_ms
+            page.heat = warmed(page.heat, now_ms, half_life_ms)
+            page.read_since_written = True
+        self.counters.dram_hits += len(pages)
+        self._recent.update(dict.fromkeys(page.key for page in pages[: max(0, _MAX_RECENT - len(self._recent))]))
         lease = self._leases.grant(owner, pages, self._lease_end_ms(ttl_ms))
         return Acquired(lease.id, answer.statuses, answer.pages, answer.moved, answer.retry_after_ms)
 
@@ -316,7 +320,7 @@ class NodeStore:
         return Status.MISS
 
     def _check(self, keys: Sequence[PageKey], lengths: Sequence[int]) -> None:
-        for space in {space_of(key) for key in keys}:
+        for space in {key[:SPACE_BYTES] for key in keys}:
             if not self.journals.knows(space):
                 raise KeyError(f"page space {space.hex()} is unknown here: introduce it with meet()")
         for length in set(lengths):
@@ -324,8 +328,7 @@ class NodeStore:
 
     def _keep_from_leaving(self, keys: Sequence[PageKey]) -> None:
         """A prompt that is put once more must not push out its own pages."""
-        for key in keys:
-            page = self.catalog.get(key)
+        for page in self.catalog.find(keys):
             if page is not None:
                 page.last_ms = self._now_ms
 

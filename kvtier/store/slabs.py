@@ -18,7 +18,7 @@ class PageTooLarge(Exception):
 
 def class_bytes(length: int) -> int:
     """The slot size for `length` bytes."""
-    return max(GRANULE_BYTES, -(-length // GRANULE_BYTES) * GRANULE_BYTES)
+    return -(-length // GRANULE_BYTES) * GRANULE_BYTES or GRANULE_BYTES
 
 
 class SlabAllocator:
@@ -51,10 +51,11 @@ class SlabAllocator:
     def allocate(self, length: int) -> int | None:
         """Offset of a free slot; None when the class has none and no slab is free. `length` has passed `check`."""
         size = class_bytes(length)
-        partial = self._partial.setdefault(size, {})
+        partial = self._partial.get(size)
         if not partial:
             if not self._free_slabs:
                 return None
+            partial = self._partial.setdefault(size, {})
             self._take_slab(size, partial)
         slab = next(iter(partial))
         slot = self._take_slot(slab)

@@ -29,12 +29,14 @@ class VictimQueue:
     def push(self, page: Page) -> None:
         """The page may go from now on. Also after its worth was lowered; an older entry then counts no more."""
         size = class_bytes(page.length)
-        heap = self._heaps.setdefault(size, [])
+        heap = self._heaps.get(size)
+        if heap is None:
+            heap, self._live[size] = self._heaps.setdefault(size, []), 0
         if not page.ticket:
-            self._live[size] = self._live.get(size, 0) + 1
-        page.ticket = self._next_ticket
-        self._next_ticket += 1
-        heappush(heap, (self._policy.worth(page), page.ticket, page))
+            self._live[size] += 1
+        page.ticket = ticket = self._next_ticket
+        self._next_ticket = ticket + 1
+        heappush(heap, (self._policy.worth(page), ticket, page))
         if len(heap) > 2 * self._live[size] + _SLACK:
             self._compact(size)
 

@@ -22,7 +22,7 @@ class Origin(Enum):
     SSD = auto()
 
 
-class Write(msgspec.Struct):
+class Write(msgspec.Struct, gc=False):
     id: int
     owner: int
     key: PageKey
@@ -80,6 +80,9 @@ class Writes:
 
     def expire(self, now_ms: float) -> int:
         """Quarantine the writes whose time is up; how many."""
+        oldest = next(iter(self._open.values()), None)
+        if oldest is None or oldest.deadline_ms > now_ms:
+            return 0
         expired = list(takewhile(lambda write: write.deadline_ms <= now_ms, self._open.values()))
         for write in expired:
             self._remove(write)
@@ -96,8 +99,7 @@ class Writes:
         return released
 
     def _remove(self, write: Write) -> None:
-        self._open.pop(write.id, None)
-        self._reads.pop(write.id, None)
-        self._quarantined.pop(write.id, None)
+        if self._open.pop(write.id, None) is None and self._reads.pop(write.id, None) is None:
+            self._quarantined.pop(write.id, None)
         if self._of_key.get(write.key) is write:
             del self._of_key[write.key]

@@ -78,6 +78,7 @@ class Acquired(Message, frozen=True, tag=7):
 
 class Release(Message, frozen=True, tag=8):
     lease: int
+    more: list[int] = []
 
 
 class Renew(Message, frozen=True, tag=9):
