@@ -26,6 +26,10 @@ class AgentUnavailable(Exception):
     """No agent, or one that did not answer in time. Pages are to be taken for missing."""
 
 
+class AgentGone(AgentUnavailable):
+    """It has closed the connection: another life of it may be there already."""
+
+
 class AgentRefused(Exception):
     """The agent says that the request makes no sense: a fault of this client or its settings."""
 
@@ -127,7 +131,8 @@ class Channel:
 
     def _lost(self, error: Exception) -> AgentUnavailable:
         self.close()
-        return AgentUnavailable(f"no answer: {error}")
+        kind = AgentGone if isinstance(error, ConnectionError) else AgentUnavailable
+        return kind(f"no answer: {error}")
 
     def _receive(self, count: int) -> bytes:
         data = bytearray(count)

@@ -72,15 +72,17 @@ class Meetings:
         """The agent did not do what it should: let it alone, and begin anew after that."""
         with self._lock:
             self._left_alone_until_s = self._clock_s() + self._retry_s
+        self.gone(met)
+
+    def gone(self, met: Meeting | None) -> None:
+        """The life of the agent that was met is over: meet the next one."""
+        with self._lock:
             idle, self._idle = self._idle, []
         for each in [*idle, *([met] if met else [])]:
             each.channel.close()
 
     def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for met in idle:
-            met.channel.close()
+        self.gone(None)
 
     def _memory(self, channel: Channel) -> SharedMemory:
         greeting = channel.greeting

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from kvtier.client.channel import AgentRefused, AgentUnavailable
+from kvtier.client.call import Call
+from kvtier.client.channel import AgentGone, AgentRefused, AgentUnavailable
+from kvtier.client.columns import check_count, chunk_size, differing, digests_of, found_pages, numbers_ok, windows
 from kvtier.client.copier import Copier
 from kvtier.client.engine_pages import EnginePages
 from kvtier.client.meetings import Meeting, Meetings
 from kvtier.client.memory import SharedMemory
-from kvtier.page.checksum import CHECKSUM_BYTES
-from kvtier.page.key import DIGEST_BYTES
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.wire.messages import (
@@ -34,7 +33,6 @@ from kvtier.wire.messages import (
     Looked,
     Release,
     Report,
-    Request,
     Reserve,
     Reserved,
     Statuses,
@@ -42,9 +40,6 @@ from kvtier.wire.messages import (
 
 log = logging.getLogger(__name__)
 
-_Answer = TypeVar("_Answer")
-
-_CHUNK_PAGES = 256  # that are asked for together: the agent looks for the next ones while these are copied
 _NEEDS_NO_WRITING = (Status.EXISTS, Status.WRITING)
 
 
@@ -92,7 +87,7 @@ class PageClient:
         """Pages of the leading run that can be had: in DRAM, and behind it up to `ssd_pages` that are on SSD alone."""
         leading = 0
 
-        def ask(call: _Call) -> None:
+        def ask(call: Call) -> None:
             nonlocal leading
             found = call.ask(Look(call.space, digests, self._worker), Looked)
             leading = min(found.local, found.dram + ssd_pages)
@@ -127,71 +122,95 @@ class PageClient:
         self._meetings.close()
         self._copier.close()
 
-    def _get(self, call: _Call, digests: bytes, pages: EnginePages, whole: list[bool]) -> None:
-        chunks = _chunks(len(pages))
-        requests = (
-            Acquire(call.space, _digests(digests, chunk), 1000 * self._settings.lease_s, 500 * call.left_s) for chunk in chunks
-        )
-        corrupt: list[tuple[int, int]] = []
-        for chunk, acquired in zip(chunks, call.ahead(requests, Acquired), strict=True):
-            found = _found(acquired, chunk.stop - chunk.start, pages.page_bytes)
-            checksums = self._copier.get(call.memory, acquired.offsets, pages.part(chunk).chosen(found))
-            call.tell(Release(acquired.lease))
-            wrong = _differing(checksums, acquired.checksums)
-            for number in found if not wrong else (found[each] for each in range(len(found)) if each not in wrong):
-                whole[chunk.start + number] = True
-            corrupt += [(chunk.start + found[each], acquired.generations[each]) for each in sorted(wrong)]
+    def _get(self, call: Call, digests: bytes, pages: EnginePages, whole: list[bool]) -> None:
+        ttl_ms, corrupt = 1000 * self._settings.lease_s, []
+        for window in windows(len(pages)):
+            wait_ms = 500 * call.left_s
+            asked = [call.send(Acquire(call.space, digests_of(digests, chunk), ttl_ms, wait_ms)) for chunk in window]
+            leases = []
+            for chunk, number in zip(window, asked, strict=True):
+                acquired = call.receive(number, Acquired)
+                leases.append(acquired.lease)
+                corrupt += self._fill(call, chunk, acquired, pages.part(chunk), whole)
+            call.tell(Release(leases[0], leases[1:]))
         for index, generation in corrupt:
             self._report(call, digests, index, generation)
 
-    def _report(self, call: _Call, digests: bytes, index: int, generation: int) -> None:
+    def _fill(
+        self, call: Call, chunk: slice, acquired: Acquired, pages: EnginePages, whole: list[bool]
+    ) -> list[tuple[int, int]]:
+        """Copy what was leased; (page, generation) of those that are not what they should be."""
+        found = found_pages(acquired, len(pages), pages.page_bytes)
+        checksums = self._copier.get(call.memory, acquired.offsets, pages.chosen(found))
+        wrong = differing(checksums, acquired.checksums)
+        for number, page in enumerate(found):
+            whole[chunk.start + page] = number not in wrong
+        return [(chunk.start + found[number], acquired.generations[number]) for number in wrong]
+
+    def _report(self, call: Call, digests: bytes, index: int, generation: int) -> None:
         self.counters.pages_corrupt += 1
-        digest = _digests(digests, slice(index, index + 1))
+        digest = digests_of(digests, slice(index, index + 1))
         log.warning("page %s failed its checksum and is not used", digest.hex())
         call.ask(Report(call.space, digest, generation), Done)
 
-    def _put(self, call: _Call, digests: bytes, pages: EnginePages, depth: int, stored: list[bool]) -> None:
-        chunks = _chunks(len(pages))
-        requests = (
-            Reserve(call.space, _digests(digests, chunk), [pages.page_bytes] * (chunk.stop - chunk.start), depth + chunk.start)
-            for chunk in chunks
-        )
-        before: _Committing | None = None
-        for chunk, reserved in zip(chunks, call.ahead(requests, Reserved), strict=True):
-            claimed = self._claimed(reserved, chunk, stored)
-            checksums = self._copier.put(call.memory, reserved.offsets, pages.part(chunk).chosen(claimed))
-            self._committed(call, before, stored)
-            number = call.send(Commit(reserved.writes, checksums))
-            before = _Committing(number, [chunk.start + each for each in claimed])
-        self._committed(call, before, stored)
+    def _put(self, call: Call, digests: bytes, pages: EnginePages, depth: int, stored: list[bool]) -> None:
+        stored[:] = [False] * len(pages)  # what an earlier life had is gone
+        for window in windows(len(pages)):
+            asked = [
+                call.send(
+                    Reserve(call.space, digests_of(digests, chunk), [pages.page_bytes] * chunk_size(chunk), depth + chunk.start)
+                )
+                for chunk in window
+            ]
+            committing = []
+            for chunk, number in zip(window, asked, strict=True):
+                reserved = call.receive(number, Reserved)
+                claimed = self._claimed(reserved, chunk, stored)
+                checksums = self._copier.put(call.memory, reserved.offsets, pages.part(chunk).chosen(claimed))
+                commit = call.send(Commit(reserved.writes, checksums))
+                committing.append((commit, [chunk.start + page for page in claimed]))
+            for commit, numbers in committing:
+                self._committed(call.receive(commit, Statuses).statuses, numbers, stored)
 
     def _claimed(self, reserved: Reserved, chunk: slice, stored: list[bool]) -> Sequence[int]:
         """Pages of the chunk to be written now."""
         statuses = reserved.statuses
-        _check(len(statuses), len(stored[chunk]))
-        claimed = _numbers_ok(statuses)
-        _check(len(reserved.offsets), len(claimed))
+        check_count(len(statuses), len(stored[chunk]))
+        claimed = numbers_ok(statuses)
+        check_count(len(reserved.offsets), len(claimed))
         if len(claimed) < len(statuses):
             stored[chunk] = [status in _NEEDS_NO_WRITING for status in statuses]
             self.counters.pages_there += sum(stored[chunk])
         return claimed
 
-    def _committed(self, call: _Call, committing: _Committing | None, stored: list[bool]) -> None:
-        if committing is None:
-            return
-        statuses = call.receive(committing.call, Statuses).statuses
-        _check(len(statuses), len(committing.pages))
-        for index, status in zip(committing.pages, statuses, strict=True):
-            stored[index] = status == Status.OK
+    def _committed(self, statuses: bytes, pages: Sequence[int], stored: list[bool]) -> None:
+        check_count(len(statuses), len(pages))
+        for page, status in zip(pages, statuses, strict=True):
+            stored[page] = status == Status.OK
         self.counters.pages_put += statuses.count(Status.OK)
 
-    def _with_agent(self, work: Callable[[_Call], object], deadline_s: float) -> bool:
-        """Whether all of it was done; what was done before something failed stays done."""
+    def _with_agent(self, work: Callable[[Call], object], deadline_s: float) -> bool:
+        """Whether all of it was done; what was done before something failed stays done. Of an agent that goes, the next life is
+        asked anew, once."""
         until_s = time.monotonic() + deadline_s
+        try:
+            return self._meet(work, until_s)
+        except AgentGone as error:
+            log.debug("the agent has gone: %s", error)
+        try:
+            return self._meet(work, until_s)
+        except AgentGone as error:
+            return self._failed(None, error)
+
+    def _meet(self, work: Callable[[Call], object], until_s: float) -> bool:
+        """Raises `AgentGone`."""
         met: Meeting | None = None
         try:
-            met = self._meetings.take(deadline_s)
-            work(_Call(met, until_s))
+            met = self._meetings.take(max(0.0, until_s - time.monotonic()))
+            work(Call(met, until_s))
+        except AgentGone:
+            self._meetings.gone(met)
+            raise
         except AgentRefused as error:
             self.counters.failures += 1
             log.warning("the agent refused: %s", error)
@@ -199,96 +218,12 @@ class PageClient:
                 met.channel.close()  # and with it what it holds
             return False
         except (AgentUnavailable, ValueError) as error:  # ValueError: an agent that talks nonsense
-            self.counters.failures += 1
-            log.log(logging.DEBUG if met is None else logging.WARNING, "no KV from the agent: %s", error)
-            self._meetings.failed(met)
-            return False
+            return self._failed(met, error)
         self._meetings.give_back(met)
         return True
 
-
-class _Call:
-    """One meeting for one operation, all of which has one deadline."""
-
-    def __init__(self, met: Meeting, until_s: float) -> None:
-        self.space = met.space
-        self.memory = met.memory
-        self._channel = met.channel
-        self._until_s = until_s
-
-    @property
-    def left_s(self) -> float:
-        return max(0.0, self._until_s - time.monotonic())
-
-    def ask(self, request: Request, answer: type[_Answer]) -> _Answer:
-        """Raises `AgentUnavailable`, also for what is no answer to `request`, and `AgentRefused`."""
-        return self.receive(self.send(request), answer)
-
-    def send(self, request: Request) -> int:
-        """Ask, and go on. Answers must be received in the order in which was asked; one that is passed over is lost."""
-        return self._channel.send(request, self.left_s)
-
-    def receive(self, number: int, answer: type[_Answer]) -> _Answer:
-        reply = self._channel.receive(number, self.left_s)
-        if not isinstance(reply, answer):
-            raise AgentUnavailable(f"{type(reply).__name__} is not the {answer.__name__} that was asked for")
-        return reply
-
-    def tell(self, request: Request) -> None:
-        """What needs no answer: it is passed over."""
-        self.send(request)
-
-    def ahead(self, requests: Iterable[Request], answer: type[_Answer]) -> Iterator[_Answer]:
-        """The answers one by one; while the caller is busy with one, the next has been asked for."""
-        asked = 0
-        for request in requests:
-            found = self.receive(asked, answer) if asked else None
-            asked = self.send(request)
-            if found is not None:
-                yield found
-        if asked:
-            yield self.receive(asked, answer)
-
-
-class _Committing(NamedTuple):
-    """A commit that was not answered yet."""
-
-    call: int
-    pages: Sequence[int]
-
-
-def _chunks(pages: int) -> list[slice]:
-    return [slice(start, min(start + _CHUNK_PAGES, pages)) for start in range(0, pages, _CHUNK_PAGES)]
-
-
-def _digests(digests: bytes, chunk: slice) -> bytes:
-    return digests[chunk.start * DIGEST_BYTES : chunk.stop * DIGEST_BYTES]
-
-
-def _found(acquired: Acquired, pages: int, page_bytes: int) -> Sequence[int]:
-    """Which of the asked pages are leased. Raises `AgentRefused` where they are stored in other lengths."""
-    _check(len(acquired.statuses), pages)
-    found = _numbers_ok(acquired.statuses)
-    for column in (len(acquired.offsets), len(acquired.generations), len(acquired.checksums) // CHECKSUM_BYTES):
-        _check(column, len(found))
-    if acquired.lengths != [page_bytes] * len(found):
-        raise AgentRefused(f"pages of {set(acquired.lengths)} bytes are stored in this space, not of {page_bytes}")
-    return found
-
-
-def _numbers_ok(statuses: bytes) -> Sequence[int]:
-    if not any(statuses):  # all OK, as they mostly are
-        return range(len(statuses))
-    return [number for number, status in enumerate(statuses) if status == Status.OK]
-
-
-def _differing(checksums: bytes, wanted: bytes) -> set[int]:
-    if checksums == wanted:
-        return set()
-    pairs = (slice(start, start + CHECKSUM_BYTES) for start in range(0, len(wanted), CHECKSUM_BYTES))
-    return {number for number, pair in enumerate(pairs) if checksums[pair] != wanted[pair]}
-
-
-def _check(found: int, pages: int) -> None:
-    if found != pages:
-        raise AgentUnavailable(f"an answer about {found} pages to a question about {pages}")
+    def _failed(self, met: Meeting | None, error: Exception) -> bool:
+        self.counters.failures += 1
+        log.log(logging.DEBUG if met is None else logging.WARNING, "no KV from the agent: %s", error)
+        self._meetings.failed(met)
+        return False

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 from agent_rig import (
     PAGE_BYTES,
+    PATIENT,
     ROOT,
+    SPACE,
     AgentDidNotStart,
     AgentProcess,
     agent_process,
@@ -58,6 +61,19 @@ def test_pages_survive_a_kill_on_ssd(tmp_path: Path, connect: Connect) -> None:
     assert get(client, range(80)) == [False] * 80
     with agent_process(config, tmp_path):
         until(lambda: get(client, range(80)) == [True] * 80, "the client meets the new life")
+
+
+def test_the_next_life_of_an_agent_is_asked_at_once(tmp_path: Path, connect: Connect) -> None:
+    """Though the client waits for long after a failure, and answers of the last life are still on their way to it."""
+    config = config_of(tmp_path, ssd={})
+    client = connect(config, SPACE, msgspec.structs.replace(PATIENT, retry_s=3600))
+    for number in range(3):
+        with agent_process(config, tmp_path) as agent:
+            assert put(client, [number]) == [True]
+            until(lambda: stat(Path(config["socket"]), "unwritten_pages") == 0, "on SSD")
+            assert get(client, range(number + 1)) == [True] * (number + 1)
+            agent.kill()
+    assert client.counters.failures == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
