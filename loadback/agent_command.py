@@ -33,6 +33,11 @@ def agent(
         print(error, file=sys.stderr)
         raise typer.Exit(1) from error
     if check:
+        from kvtier.transport.transport import missing_extra
+
+        if extra := missing_extra(settings.transport):
+            print(f"{config}: transport.engine {extra} needs the extra: pip install 'loadback[{extra}]'", file=sys.stderr)
+            raise typer.Exit(1)
         say(summary(settings))
         raise typer.Exit(0)
     from kvtier.agent.process import run_agent  # loads the whole agent: other commands start faster without it

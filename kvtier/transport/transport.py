@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from kvtier.copy.address import Extent
 from kvtier.transport.mooncake_engine import MooncakeEngine
 from kvtier.transport.mori_engine import MoriEngine
@@ -39,6 +41,14 @@ class Transport:
             reader, engine = self._one_sided
             reader.close()
             engine.close()
+
+
+def missing_extra(settings: TransportSettings) -> str:
+    """The extra of this project that the engine needs and that is not installed here; "" where nothing is missing."""
+    name = str(settings.__struct_config__.tag)
+    if isinstance(settings, TcpTransport) or find_spec(name) is not None:  # each is called as its package is
+        return ""
+    return name
 
 
 def open_transport(settings: TransportSettings, name: str, listen_host: str | None, memory: Extent) -> Transport:

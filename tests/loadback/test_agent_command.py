@@ -30,6 +30,14 @@ def test_a_fault_is_named_with_file_and_key(tmp_path: Path) -> None:
     assert "bad.yaml: dram.bytes: 'plenty' is no size" in text
 
 
+def test_a_transport_that_is_not_installed_is_no_good_file(tmp_path: Path) -> None:
+    file = tmp_path / "mori.yaml"
+    file.write_text("node: a\nsocket: /tmp/s\ndram: {bytes: 64 MiB}\ntransport: {engine: mori}\n")
+    status, text = invoke("--config", str(file), "--check")
+    assert status == 1
+    assert "mori.yaml: transport.engine mori needs the extra: pip install 'loadback[mori]'" in text
+
+
 def test_the_sglang_plugin_comes_with_its_flags(tmp_path: Path) -> None:
     archive = tmp_path / "plugin.zip"
     result = CliRunner().invoke(build(), ["sglang-plugin", str(archive), "--worker", "p0"], env={"COLUMNS": "200"})
