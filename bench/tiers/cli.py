@@ -29,6 +29,28 @@ def tiers(
 
     What is compared runs in turn, round by round, so that a busy or shared machine slows both. Takes about a minute.
 
+    [bold]Rows[/bold] (ratios are rates over those of the bare machine, 1 is as fast; by page size in bytes)
+
+      local_put_ratio, local_get_ratio   an engine's pages to and from shared memory, over a flat two-thread copy
+
+      local_ratio, local_ratio_by_cpu    the lower of both; the same by this process's CPU time
+
+      portable_ratio                     local_ratio without the native copies of loadback-hip
+
+      flat_gb_per_s                      what the flat copy did
+
+      native, backing                    whether loadback-hip is installed; what memory the agent got
+
+      loopback_ratio, raw_tcp_gb_per_s   4 MiB pages from another agent, over a bare TCP stream; what that did
+
+      ssd_ratio, device_gb_per_s         1 MiB pages from SSD, over bare reads; what these did
+
+      match_ms, index_mb_per_million     one look-up of a 100k-token prompt; memory of a million index entries
+
+      control_cpu_ms_per_1000_pages      CPU of the agent to look for, lease and release a thousand pages
+
+      put_control_cpu_ms_per_1000_pages  CPU of the agent to reserve and commit a thousand pages
+
     [bold]Examples[/bold]
 
       loadback bench tiers --json
@@ -68,8 +90,9 @@ def as_json(outcome: Outcome) -> dict[str, object]:
     if outcome.match_ms is not None and outcome.index_mb_per_million is not None:
         shown["match_ms"] = round(outcome.match_ms, _DECIMALS)
         shown["index_mb_per_million"] = round(outcome.index_mb_per_million, 1)
-    if outcome.control_cpu_ms is not None:
-        shown["control_cpu_ms_per_1000_pages"] = round(outcome.control_cpu_ms, _DECIMALS)
+    if outcome.control_cpu is not None:
+        shown["control_cpu_ms_per_1000_pages"] = round(outcome.control_cpu.get_ms, _DECIMALS)
+        shown["put_control_cpu_ms_per_1000_pages"] = round(outcome.control_cpu.put_ms, _DECIMALS)
     return shown
 
 

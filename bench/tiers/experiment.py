@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bench.reach.node import NodeAgent
-from bench.tiers.control import control_cpu_ms
+from bench.tiers.control import ControlCpu, control_cpu
 from bench.tiers.local import PAGE_BYTES, ROUND_BYTES, LocalRatios, local_ratios
 from bench.tiers.loopback import LoopbackRatio, loopback_ratio
 from bench.tiers.ssd import SsdRatio, ssd_ratio
@@ -43,7 +43,7 @@ class Outcome(msgspec.Struct):
     ssd: SsdRatio | None = None
     match_ms: float | None = None
     index_mb_per_million: float | None = None
-    control_cpu_ms: float | None = None
+    control_cpu: ControlCpu | None = None
 
 
 def run_experiment(folder: Path, parts: Sequence[Parts], rounds: int, tell: Tell) -> Outcome:
@@ -82,7 +82,7 @@ def _ask(agent: NodeAgent, parts: Sequence[Parts], rounds: int, outcome: Outcome
         outcome.loopback = loopback_ratio(agent.socket, agent.peer, rounds)
     if Parts.CONTROL in parts:
         tell("control of a thousand pages")
-        outcome.control_cpu_ms = control_cpu_ms(agent.socket, agent.pid)
+        outcome.control_cpu = control_cpu(agent.socket, agent.pid)
 
 
 def _backing(agent: NodeAgent) -> str:

@@ -71,6 +71,7 @@ def local_ratios(socket: Path, copier: Copier, page_bytes: int, rounds: int, see
             put_spent = _spent(lambda: _all(client.put(digests, full)))  # noqa: B023 - called at once
             get_spent = _spent(lambda: _all(client.get(digests, empty)))  # noqa: B023 - called at once
             rounds_spent.append((flat_spent, put_spent, get_spent))
+        client.clear()  # pages of one length at a time, as a node has them
     finally:
         client.close()
     kept = rounds_spent[1:]  # the first is there to warm up

@@ -9,6 +9,7 @@ import pytest
 
 from bench.tiers.buffers import Buffer
 from bench.tiers.cli import as_json
+from bench.tiers.control import ControlCpu
 from bench.tiers.experiment import Outcome, Parts, run_experiment
 from bench.tiers.local import LocalRatios
 from bench.tiers.loopback import LoopbackRatio
@@ -17,11 +18,14 @@ from bench.tiers.ssd import SsdRatio
 
 def test_the_json_has_the_agreed_shape() -> None:
     local = {65_536: LocalRatios(0.9, 0.8, 0.7, 0.6, 30.0)}
-    outcome = Outcome(True, "plain", local, local, LoopbackRatio(0.9, 4.0), SsdRatio(0.95, 2.0), 0.8, 74.0, 3.0)
+    outcome = Outcome(
+        True, "plain", local, local, LoopbackRatio(0.9, 4.0), SsdRatio(0.95, 2.0), 0.8, 74.0, ControlCpu(7.0, 3.0)
+    )
     shown = as_json(outcome)
     assert shown["local_ratio"] == {"65536": 0.8}
     assert (shown["loopback_ratio"], shown["ssd_ratio"]) == (0.9, 0.95)
     assert (shown["match_ms"], shown["index_mb_per_million"]) == (0.8, 74.0)
+    assert (shown["control_cpu_ms_per_1000_pages"], shown["put_control_cpu_ms_per_1000_pages"]) == (3.0, 7.0)
 
 
 def test_what_was_not_measured_is_absent() -> None:
@@ -44,4 +48,5 @@ def test_every_part_with_an_agent_measures_something(tmp_path: Path) -> None:
     assert set(outcome.local) == set(outcome.portable) == {65_536, 262_144, 1_048_576, 2_097_152}
     assert outcome.loopback is not None
     assert outcome.loopback.ratio > 0
-    assert (outcome.control_cpu_ms or 0) > 0
+    assert outcome.control_cpu is not None
+    assert min(outcome.control_cpu) > 0
