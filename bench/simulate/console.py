@@ -27,7 +27,7 @@ from costmodel.params import CostParams
 from costmodel.policies import REGISTRY
 from costmodel.values import Role
 
-_TABLE_WIDTH = 164
+_TABLE_WIDTH = 190
 
 
 @contextmanager
