@@ -23,7 +23,7 @@ Body = TypeVar("Body", bound="NamesPrompt")
 
 Name = Annotated[str, Meta(max_length=1024)]
 
-_MAX_BODY_BYTES = 16 << 20  # a million token ids take about half
+_MAX_BODY_BYTES = 10 << 20  # a million token ids take less
 _MAX_ITEMS = 1 << 20  # tokens; longer than any model's context
 _PIECE_BYTES = 64 << 10
 _ABSENT = Raw(b"null")

@@ -17,6 +17,9 @@ from msgspec import UNSET, Raw, UnsetType
 MEDIA_BYTES = 4096
 """What an image or another media part counts in a message's size: about 1000 tokens, whatever its encoding weighs."""
 
+_BULKY_BYTES = 1 << 20  # JSON above this counts as it is written: to read it would hold the event loop for tens of ms and more
+_MANY_PARTS = 10_000
+
 _TEXT = ("text", "input_text", "output_text")  # tuples: what they are asked for may be any JSON
 _REASONING = ("thinking", "redacted_thinking", "reasoning")
 _MEDIA = ("image", "audio", "video", "file", "document")
@@ -147,6 +150,8 @@ def canonical_system(raw: Raw | bytes) -> Canonical:
 
 def canonical_json(raw: Raw | bytes) -> Canonical:
     """Any JSON value, keys sorted (tools)."""
+    if _is_bulky(raw):
+        return _opaque(bytes(raw))
     try:
         form = _SORTED.encode(_ANY.decode(raw))
     except (msgspec.DecodeError, RecursionError):
@@ -169,7 +174,7 @@ def _add_message(form: _Form, message: _Message, raw: Raw | bytes) -> None:
         form.add(b"R", b"tool")
         _add_result(form, message.output)
     elif message.role is None:
-        form.add(b"o", _pruned(_ANY.decode(raw)))
+        form.add(b"o", _unknown(raw))
     elif message.role == "tool":
         form.add(b"R", b"tool")
         _add_result(form, message.content, message.tool_calls)
@@ -192,6 +197,8 @@ def _add_content(form: _Form, content: _Content) -> None:
     if isinstance(content, str):
         if content:
             form.add(b"t", content.encode())
+    elif isinstance(content, list) and len(content) > _MANY_PARTS:
+        form.add(b"o", b",".join(map(bytes, content)))
     elif isinstance(content, list):
         for part in content:
             _add_part(form, part)
@@ -218,11 +225,14 @@ def _add_part(form: _Form, raw: Raw) -> None:
         form.media += 1
         form.add(b"m", xxhash.xxh3_128_digest(_pruned(_ANY.decode(whole))))
     else:
-        form.add(b"o", _pruned(_ANY.decode(whole)))
+        form.add(b"o", _unknown(whole))
 
 
 def _add_calls(form: _Form, calls: _RawMember) -> None:
     if calls is UNSET:
+        return
+    if _is_bulky(calls):
+        form.add(b"o", bytes(calls))
         return
     for call in _TOOL_CALLS.decode(calls) or ():
         if call.function is None:
@@ -236,6 +246,8 @@ def _word(value: object) -> bytes:
 
 def _arguments(raw: _RawMember) -> bytes:
     """Arguments as sorted JSON, whether they come as an object or as text that holds one; other text as it is."""
+    if raw is not UNSET and _is_bulky(raw):
+        return bytes(raw)
     value = None if raw is UNSET else _ANY.decode(raw)
     if not isinstance(value, str):
         return _SORTED.encode(value)
@@ -243,6 +255,14 @@ def _arguments(raw: _RawMember) -> bytes:
         return _SORTED.encode(_ANY.decode(value))
     except (msgspec.DecodeError, RecursionError):
         return value.encode()
+
+
+def _unknown(raw: Raw | bytes) -> bytes:
+    return bytes(raw) if _is_bulky(raw) else _pruned(_ANY.decode(raw))
+
+
+def _is_bulky(raw: Raw | bytes) -> bool:
+    return len(memoryview(raw)) > _BULKY_BYTES
 
 
 def _pruned(value: object) -> bytes:

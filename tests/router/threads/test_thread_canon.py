@@ -226,3 +226,31 @@ def test_a_type_that_is_no_word_tells_messages_apart(odd: object, where: str) ->
 
     assert form(message(odd)) == form(message(odd))
     assert where == "item" or form(message(odd)) != form(message("text"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        call(json.dumps({"a": list(range(300_000))})),
+        {"role": "user", "content": [{"type": "text", "text": str(number)} for number in range(20_000)]},
+        {"odd": [{"a": number} for number in range(150_000)]},
+        {"role": "user", "content": [{"type": "odd", "a": list(range(300_000))}]},
+    ],
+    ids=["arguments", "parts", "item", "part"],
+)
+def test_what_is_bulky_counts_as_it_is_written(message: dict[str, object]) -> None:
+    assert form(message) == form(message)
+    assert form(message) != form(message, separators=(", ", ":  "))
+    assert abs(form(message).size - len(json.dumps(message))) < 0.3 * len(json.dumps(message))
+
+
+def test_bulky_tools_count_as_they_are_written() -> None:
+    tools = json.dumps([{"b": number, "a": {}} for number in range(100_000)])
+    assert canonical_json(tools.encode()) == canonical_json(tools.encode())
+    assert canonical_json(tools.encode()).size == len(tools)
+
+
+def test_a_large_image_is_still_an_image() -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (3 << 20)}}
+    found = form({"role": "user", "content": [part]})
+    assert (found.media, found.size < 2 * MEDIA_BYTES) == (True, True)
