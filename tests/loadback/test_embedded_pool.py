@@ -114,18 +114,25 @@ def test_swarm_runs_against_any_gateway(up: Up) -> None:
 
 def test_demo_once_ends_with_its_figures() -> None:
     port = str(free_ports(1, first=19580)[0])
-    result = loadback("demo", "--once", "--port", port, "--sessions", "2", "--turns", "3")
+    result = loadback("demo", "--once", "--port", port)
     assert result.returncode == 0, result.stderr
     summary = last_line(result)
     assert set(summary) == {
         *("engine", "turns", "errors", "first_call_hit", "later_call_hit", "ttft_ms", "predicted"),
         *("tokens_by_tier", "agent_bytes", "prefetch"),
     }
-    assert (summary["engine"], summary["turns"], summary["errors"]) == ("emulator", 12, 0)
+    assert (summary["engine"], summary["turns"], summary["errors"]) == ("emulator", 30, 0)
     later = summary["later_call_hit"]
     assert isinstance(later, float)
     assert later > 0.5
     assert "p0>d0" in result.stdout
+    tokens, moved, prefetch = (summary[name] for name in ("tokens_by_tier", "agent_bytes", "prefetch"))
+    assert isinstance(tokens, dict)
+    assert isinstance(moved, dict)
+    assert isinstance(prefetch, dict)
+    assert min(moved["engine_to_l3"], moved["l3_to_engine"], moved["l3_to_ssd"]) > 0
+    assert tokens["L3"] + prefetch["warmed_bytes"] > 0, "what the agent gave served a turn, or was there before it came"
+    assert sum(tokens.values()) > tokens["computed"] > 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=lambda number: number.name)
