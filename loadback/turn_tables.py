@@ -58,7 +58,7 @@ def turns_table(seen: Sequence[SeenTurn]) -> Table:
     table = Table("thread", "turn", "call", "worker", "prompt", "cached", title="Turns", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("from tier\nL1", "\nL2", "\nL3"):
         table.add_column(heading, justify="right")
-    for heading in ("first event, ms\npredicted", "\nactual", "whole turn, ms\npredicted", "\nactual"):
+    for heading in ("first event\npredicted", "ms\nactual", "whole turn\npredicted", "ms\nactual"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for before, turn in zip([None, *seen], seen, strict=False):
