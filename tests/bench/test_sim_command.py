@@ -75,4 +75,7 @@ def test_wrong_words_are_refused_with_the_right_ones() -> None:
     assert "write 1P2D" in sim("fork", "--topology", "3X", code=1)
     assert "choose from cut_rule" in sim("fork", "--cost", "speed=9", code=1)
     assert "must be 0 (off) or positive" in sim("fork", "--cost", "switch_margin_ms=-1", code=1)
+    assert "write p1@600" in sim("churn", "--lose", "worker1@5", code=1)
+    assert "choose from event_lag_ms" in sim("churn", "--assume", "speed=9", code=1)
+    assert "choose from weka" in sim("ablation", "--experiments", "chat", code=1)
     assert "choose one of cpu" in sim("fork", "--hardware", "b300", code=1)
