@@ -16,6 +16,7 @@ constexpr std::size_t kJobBytes = 256 << 10;
 // Pages that a job copies and hashes in turn, and stripes a turn: the best of 13 combinations for the smaller pages.
 constexpr std::size_t kHashedTogether = 4;
 constexpr std::size_t kHashedTurn = 4;
+constexpr std::size_t kHashedJobBytes = 1 << 20;  // about
 
 bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
   return std::less<>{}(a, b + b_bytes) && std::less<>{}(b, a + a_bytes) && a_bytes && b_bytes;
@@ -216,8 +217,10 @@ void PageCopier::move(std::span<const Move> moves) {
 void PageCopier::move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests) {
   const auto sizes = page_sizes(pieces, pieces_a_page);
   check_moves(pieces);
-  // Of few pages, so many a job that every thread has two jobs.
-  const std::size_t per_job = std::clamp<std::size_t>(sizes.size() / (2 * pool_.threads()), 1, kHashedTogether);
+  if (sizes.empty()) return;
+  // Of few pages, so many a job that every thread has two; of large ones fewer, which need no turns and end together.
+  const std::size_t most = std::clamp<std::size_t>(kHashedJobBytes / sizes.front(), 1, kHashedTogether);
+  const std::size_t per_job = std::clamp<std::size_t>(sizes.size() / (2 * pool_.threads()), 1, most);
   pool_.run((sizes.size() + per_job - 1) / per_job, [&, per_job](std::size_t job) {
     const std::size_t first = job * per_job, count = std::min(per_job, sizes.size() - first);
     copy_hashed(hashed_, pieces.subspan(first * pieces_a_page, count * pieces_a_page), std::span(sizes).subspan(first, count),
