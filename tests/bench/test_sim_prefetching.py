@@ -96,6 +96,7 @@ def test_arms_are_on_off_or_one_trigger() -> None:
         triggers_of("never")
 
 
+@pytest.mark.slow
 def test_every_experiment_comes_in_every_arm() -> None:
     arms = prefetch_arms(exp1_experiments(Choice(), 1, ["B", "C"]), ["on", "off"])
     assert {label: bool(arm.settings.prefetch) for label, arm in arms.items()} == {

@@ -74,6 +74,7 @@ def pairs(fleet: Fleet) -> list[tuple[Prefill, Decode]]:
     return [(p, d) for p in fleet.prefills for d in fleet.decodes if fleet.disaggregated or p.worker == d.worker]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(fleet=fleets(), prompt_tokens=st.integers(1, 20_000), rule=st.sampled_from(CutRule), fraction=st.sampled_from([0, 0.9]))
 def test_chosen_pair_is_the_cheapest_of_all_pairs(fleet: Fleet, prompt_tokens: int, rule: CutRule, fraction: float) -> None:

@@ -40,9 +40,7 @@ def test_every_log_event_is_explained() -> None:
 
 
 def logged_events() -> set[str]:
-    calls = (
-        node for module in modules() if module.layer in SERVING for node in ast.walk(module.tree) if isinstance(node, ast.Call)
-    )
+    calls = (node for module in modules() if module.layer in SERVING for node in module.nodes if isinstance(node, ast.Call))
     return {
         str(call.args[0].value)
         for call in calls

@@ -34,7 +34,7 @@ def test_functions_are_short(sources: list[Module]) -> None:
     long = [
         f"{module.path}:{node.lineno} {node.name}"
         for module in sources
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (node.end_lineno or node.lineno) - node.lineno >= MAX_FUNCTION_LINES
     ]
@@ -42,11 +42,11 @@ def test_functions_are_short(sources: list[Module]) -> None:
 
 
 def test_nothing_rebinds_a_global(sources: list[Module]) -> None:
-    assert not [module.path for module in sources for node in ast.walk(module.tree) if isinstance(node, ast.Global)]
+    assert not [module.path for module in sources for node in module.nodes if isinstance(node, ast.Global)]
 
 
 def test_only_the_config_reads_the_environment(sources: list[Module]) -> None:
-    readers = {module.name for module in sources for node in ast.walk(module.tree) if reads_environment(node)}
+    readers = {module.name for module in sources for node in module.nodes if reads_environment(node)}
     assert readers <= {"router.config.load"}
 
 

@@ -67,6 +67,7 @@ def test_xxhash_without_a_seed_is_refused() -> None:
 tokens_lists = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=20), max_size=6)
 
 
+@pytest.mark.slow
 @given(pieces=tokens_lists, page_size=st.integers(1, 8), salt=st.sampled_from([None, "tenant-a"]), data=st.data())
 def test_extending_and_resuming_is_hashing_at_once(
     pieces: list[list[int]], page_size: int, salt: str | None, data: st.DataObject

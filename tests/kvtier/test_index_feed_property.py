@@ -281,6 +281,7 @@ class FeedMachineWithSnapshots(FeedMachineWithEpochs):
 MACHINES = [FeedMachine, FeedMachineWithEpochs, FeedMachineWithSnapshots]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", MACHINES)
 def test_feed_against_model(machine: type[FeedMachine]) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=30, deadline=None))

@@ -210,6 +210,7 @@ class NodeMachine(RuleBasedStateMachine):
         self.the_index_says_what_was_held()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept_hashes", [3, 1000])
 def test_a_nodes_feed_against_what_it_held(kept_hashes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "MAX_KEPT_HASHES", kept_hashes)

@@ -22,6 +22,7 @@ MODEL_DIR = ROOT / "configs" / "models" / "tiny-agent"
 RECORDINGS = ROOT / "tests" / "data" / "clis"
 
 
+@pytest.mark.slow
 def test_the_files_decide(kimi_folder: Path, tekken_folder: Path) -> None:
     assert isinstance(load_tokenizer(MODEL_DIR), Tokenizer)
     assert isinstance(load_tokenizer(kimi_folder), KimiTokenizer)

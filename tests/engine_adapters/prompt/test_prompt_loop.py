@@ -101,6 +101,7 @@ class Made:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOOD)
 @settings(deadline=None, max_examples=40)
 @given(talk=talks, further=st.lists(message, min_size=1, max_size=4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
@@ -73,7 +74,7 @@ class Ropes(RuleBasedStateMachine):
         assert ascending.count_to(value, 1) == sum(row[1] <= value for row in model)
 
 
-TestRopes = Ropes.TestCase
+TestRopes = pytest.mark.slow(Ropes.TestCase)
 TestRopes.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 

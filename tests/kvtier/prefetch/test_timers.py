@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from kvtier.prefetch.timers import Timers
 steps = st.lists(st.tuples(st.integers(0, 9), st.none() | st.floats(0, 100)), max_size=200)
 
 
+@pytest.mark.slow
 @given(steps, st.floats(0, 100))
 def test_what_is_due_is_what_a_map_says(changes: list[tuple[int, float | None]], now: float) -> None:
     timers: Timers[int] = Timers()

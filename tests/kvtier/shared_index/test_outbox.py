@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,7 @@ def visible(held: Held) -> Held:
     return {key: tiers for key, tiers in held.items() if tiers}
 
 
+@pytest.mark.slow
 @given(steps=steps)
 def test_what_is_delivered_amounts_to_what_was_done(
     steps: list[tuple[WorkerKey, str, Change, set[int]]],

@@ -13,6 +13,7 @@ from kvtier.store.slabs import GRANULE_BYTES, PageTooLarge, SlabAllocator, class
 lengths = st.sampled_from([1, 4096, 4097, 9000, 16_384, 40_000])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), lengths, st.integers(0, 100)), max_size=200))
 def test_slots_never_overlap(steps: list[tuple[bool, int, int]]) -> None:
     slabs = SlabAllocator(10 * 65_536 + 5000, 65_536)

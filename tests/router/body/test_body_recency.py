@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.body.recency import RecentMap
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=200), st.integers(2, 12))
 def test_bounded_and_never_wrong(steps: list[tuple[bool, int]], capacity: int) -> None:
     recent: RecentMap[int, int] = RecentMap(capacity)

@@ -52,6 +52,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(st.dictionaries(keys, values), st.sampled_from([None, 1]), st.sampled_from(["", " ", "\n\t \r"]))
 def test_the_object_gains_exactly_the_members(value: dict[str, object], indent: int | None, trailing: str) -> None:
