@@ -105,6 +105,27 @@ class PlannerMachine(RuleBasedStateMachine):
         if serve:
             self.tell(ev.Served(job.subject, job.worker))
 
+    @precondition(lambda self: self.planner.board.active)
+    @rule(data=st.data())
+    def turn_goes_elsewhere(self, data: st.DataObject) -> None:
+        """The plan is revised: nothing of the old one is left."""
+        job = self.planner.board.active[data.draw(st.sampled_from(sorted(self.planner.board.active)))]
+        elsewhere = next(number for number in "123" if f"n{number}" != job.node)
+        if job.subject in self.world.extents:
+            self.tell(ev.Sent(job.subject, WorkerKey(f"w{elsewhere}")))
+            assert job.ended
+            assert job.id not in self.drive.holds
+            assert job.id not in {move.job for move in (*self.drive.stages.values(), *self.drive.warms.values())}
+
+    @precondition(lambda self: self.drive.stages)
+    @rule(data=st.data())
+    def demand_comes(self, data: st.DataObject) -> None:
+        """Where a move is under way."""
+        path = self.drive.stages[data.draw(st.sampled_from(sorted(self.drive.stages)))].path
+        self.world.waiting.add(path)
+        self.tell(ev.DemandWaits(path))
+        assert not [move for move in self.drive.stages.values() if move.path == path]
+
     @rule(subject=subjects, number=numbers, tool=st.sampled_from(["", "bash", "edit"]))
     def ends(self, subject: str, number: str, tool: str) -> None:
         self.tell(ev.Ended(subject, WorkerKey(f"w{number}"), tool, "cli"))
