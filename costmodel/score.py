@@ -139,7 +139,7 @@ def _neighbours(chosen: Scored, fleet: Fleet) -> list[tuple[Prefill, Decode]]:
 
 def _expected(cut: Cut, turn: Turn, prefill: Prefill, params: CostParams) -> Cut:
     """The hit is live with probability p; otherwise all is computed. The best k is the same for every p."""
-    p = live_probability(prefill.residency.age_ms, params.staleness_half_life_ms, prefill.load.turnover_ms)
+    p = live_probability(prefill.residency.age_ms, params.staleness_half_life_ms)
     miss = compute_ms(prefill.rates, turn.prompt_tokens, 0)
     return Cut(cut.tokens, cut.tier, p * cut.fetch_ms, p * cut.exposed_ms, p * cut.compute_ms + (1 - p) * miss)
 

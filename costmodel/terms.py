@@ -148,12 +148,6 @@ def prefill_pressure_ms(load: Load, rates: PrefillRates, needed_tokens: int, fra
     return overflow * (rates.queue_ms_per_token or rates.ms_per_token)
 
 
-def live_probability(age_ms: float, half_life_ms: float, turnover_ms: float = 0.0) -> float:
-    """How far residency last supported `age_ms` ago is still believed; 1 when the discount is off (half-life 0).
-
-    `turnover_ms`: in which evictions replace the whole cache (0 = none known): of what was not used for as long 1/e is left.
-    """
-    if half_life_ms <= 0 or age_ms <= 0:
-        return 1.0
-    halved = age_ms / half_life_ms * math.log(2)
-    return math.exp(-halved - (age_ms / turnover_ms if turnover_ms > 0 else 0.0))
+def live_probability(age_ms: float, half_life_ms: float) -> float:
+    """How far residency last supported `age_ms` ago is still believed; 1 when the discount is off (half-life 0)."""
+    return 1.0 if half_life_ms <= 0 or age_ms <= 0 else 0.5 ** (age_ms / half_life_ms)

@@ -1,7 +1,6 @@
-"""Whether a worker's cache is full and how fast it is replaced, from what it tells of stores and removals in L1.
+"""Whether a worker's cache is full, from what it tells of stores and removals in L1.
 
-While there is room, computing evicts nothing. Once there is none every computed token pushes out another one, and what was not
-used for as long as it takes to replace the cache is probably gone.
+While there is room, computing evicts nothing. Once there is none every computed token pushes out another one.
 """
 
 from __future__ import annotations
@@ -14,17 +13,21 @@ _WINDOW_MS = 60_000.0  # a token counts 1/e after this long
 class Turnover:
     """Told cumulative counts. Counts that went back are another process's: they are begun with anew.
 
-    `evicting`: tokens evicted for each that is stored, from 0 to 1; 1 while nothing is known. `evicted_per_ms`: tokens.
+    `evicting`: tokens evicted for each that is stored, from 0 to 1; 1 while nothing is known.
     """
 
-    __slots__ = ("_removed", "_stored", "_told", "_told_ms", "evicted_per_ms", "evicting")
+    __slots__ = ("_removed", "_stored", "_told", "_told_ms", "evicting")
 
     def __init__(self) -> None:
         self._told: tuple[float, float] | None = None
         self._told_ms = 0.0
         self._stored = self._removed = 0.0  # decayed
         self.evicting = 1.0
-        self.evicted_per_ms = 0.0
+
+    def observe_computed(self, tokens: float, capacity_tokens: float) -> None:
+        """All that a worker has computed since it began. Less than its cache takes cannot have pushed anything out."""
+        if self._told is None:
+            self.evicting = 0.0 if tokens < capacity_tokens else 1.0
 
     def observe(self, stored_tokens: float, removed_tokens: float, now_ms: float) -> None:
         before, self._told = self._told, (stored_tokens, removed_tokens)
@@ -34,4 +37,3 @@ class Turnover:
             self._stored = self._stored * decay + max(0.0, stored_tokens - before[0])
             self._removed = self._removed * decay + max(0.0, removed_tokens - before[1])
         self.evicting = min(1.0, self._removed / self._stored) if self._stored else 0.0
-        self.evicted_per_ms = self._removed / _WINDOW_MS

@@ -84,7 +84,6 @@ class Load(msgspec.Struct, frozen=True):
     queued_ms: float | None = None  # the same work as predicted when it was placed; None = known in tokens only
     queued_turns: int = 0  # whose predictions make up `queued_ms`, each with a fixed cost of its own
     evicting: float = 1.0  # tokens of KV that each computed one pushes out: 0 while the cache has room
-    turnover_ms: float = 0.0  # in which evictions replace the whole cache; 0 = unknown, or there are none
 
 
 class PrefillRates(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ GatewayError
 │   ├── QueueFull               429  the bounded queue is full
 │   ├── PinsFull                429  as many pins are held as may be
 │   ├── QueueTimeout            503  waited its whole deadline in the queue
+│   ├── Shed                    503  the first token would be late on every worker, and its class is shed then
 │   └── NoWorker                503  no healthy worker of a needed role
 └── EngineError                 502  an engine failed this try; another worker may be tried
     ├── ConnectFailed                no connection
@@ -132,6 +133,10 @@ class PinsFull(NoCapacity):
 
 class QueueTimeout(NoCapacity):
     code = "queue_timeout"
+
+
+class Shed(NoCapacity):
+    code = "deadline_out_of_reach"
 
 
 class NoWorker(NoCapacity):

@@ -49,7 +49,7 @@ class CostPolicy:
         require_candidates(fleet)
         lefts = [score_prefill(turn, prefill, fleet, self._params) for prefill in fleet.prefills]
         costs = self._costs(turn, fleet, lefts)
-        if turn.prefix is not None and self._params.replication_weight:
+        if turn.prefix is not None and self._params.replication_weight and not self._discounts(turn):
             costs = self._replicated(costs, lefts, self._hot.asked(turn.prefix, now_ms))
         place = self._disaggregated if fleet.disaggregated else self._unified
         return decision(self.name, turn, place(turn, fleet, lefts, costs, rng), fleet, self._params, explain)
@@ -96,14 +96,17 @@ class CostPolicy:
         that begins with it. The price is that each worker computes that prefix once.
         """
         params = self._params
-        discount = params.common_prefix_discount
-        if not discount or not turn.shared_tokens or turn.prefill_before is not None:
+        if not self._discounts(turn):
             return [left.cost_ms for left in lefts]
+        discount = params.common_prefix_discount
         as_if = min(turn.shared_tokens, turn.prompt_tokens - 1)
         return [
             left.cost_ms - discount * displacing(prefill.load, fleet, params) * _saving(turn, prefill, left, as_if)
             for prefill, left in zip(fleet.prefills, lefts, strict=True)
         ]
+
+    def _discounts(self, turn: Turn) -> bool:
+        return bool(self._params.common_prefix_discount and turn.shared_tokens and turn.prefill_before is None)
 
     def _replicated(self, costs: list[float], lefts: Sequence[PrefillScore], others: float) -> list[float]:
         """A prefix that `others` have lately asked for as well, and whose holder queues, may be computed a second time: the

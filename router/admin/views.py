@@ -18,6 +18,7 @@ from router.prompts.pool_prompts import PoolPrompts
 from router.prompts.trust import Trust
 from router.threads.thread import Thread
 from router.turn.extend import Extender
+from router.turn.handler import Preview
 from router.turn.record import pair_name, terms_json
 from router.wire.head import Header
 
@@ -145,9 +146,18 @@ def explain_view(gateway: Gateway, path: str, body: bytes, headers: list[Header]
         "policy": decision.policy,
         "worker": pair_name(decision),
         "reason": decision.reason,
+        "guards": list(decision.guards),
+        "deadline_ms": preview.due.ttft_ms if preview.due else None,
+        "shed": _sheds(preview),
         "chosen": _scored_view(decision, decision.chosen),
         "others": [_scored_view(decision, scored) for scored in decision.others],
     }
+
+
+def _sheds(preview: Preview) -> bool:
+    """Whether such a turn would be refused."""
+    due = preview.due
+    return due is not None and due.shed and preview.placement.decision.chosen.terms.ttft_ms > due.ttft_ms
 
 
 def _scored_view(decision: Decision, scored: Scored) -> dict[str, object]:

@@ -141,6 +141,13 @@ class HardwareConfig(Section):
         return DecodeRates(self.itl_base_ms, self.itl_ms_per_running)
 
 
+class SloConfig(Section):
+    """What a class of turns is promised; read under `objective: slo`."""
+
+    ttft_ms: Annotated[float, Field(gt=0)] = 10_000.0  # arrival to first token
+    shed: bool = False  # refuse a turn whose first token is predicted to be late on every worker
+
+
 _COST = CostParams()
 
 
@@ -162,14 +169,21 @@ class PolicyConfig(Section):
     replication_weight: Annotated[float, Field(ge=0, le=1)] = _COST.replication_weight
     displacement_weight: Annotated[float, Field(ge=0)] = _COST.displacement_weight
     objective: Objective = _COST.objective
+    slo: SloConfig = SloConfig()  # of turns that name no class
+    classes: dict[Key, SloConfig] = {}  # by what clients send as x-loadback-class
+    predict_on_route: bool = True  # count what was sent and is not yet reported; false: only what engines report
 
     def as_params(self) -> PolicyParams:
-        return PolicyParams(CostParams(**self.model_dump(exclude={"name"})))
+        return PolicyParams(CostParams(**self.model_dump(exclude={"name", "slo", "classes", "predict_on_route"})))
 
     @model_validator(mode="after")
     def _known(self) -> Self:
         if self.name not in REGISTRY:
             raise ValueError(f"unknown policy {self.name!r}: choose one of {', '.join(sorted(REGISTRY))}")
+        if self.objective is not Objective.E2E and self.name != "cost":
+            raise ValueError(f"policy {self.name!r} has no objective: only `cost` has")
+        if self.objective is not Objective.SLO and (self.classes or self.slo != SloConfig()):
+            raise ValueError("`slo` and `classes` are read under `objective: slo` only")
         return self
 
 

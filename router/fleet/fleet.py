@@ -65,4 +65,4 @@ class Fleet:
         """Every pool decides its next turn with the new policy; the old object finishes what it has placed."""
         self.policy_config = config
         for pool in self.pools.values():
-            pool.policy = make_policy(config)
+            pool.policy_config, pool.policy = config, make_policy(config)

@@ -109,6 +109,9 @@ class Ledger:
     def reported(self, report: LoadReport, now_ms: float) -> None:
         self._report = report
         self._reported_ms = now_ms
+        computed = report.prefill_uncached_tokens_total
+        if computed is not None and report.kv_tokens_capacity:
+            self._turnover.observe_computed(computed, report.kv_tokens_capacity)
         self._reported_decoding = len(self._decoding)
         self._reported_decoding_tokens = self._decoding_tokens
 
@@ -116,12 +119,15 @@ class Ledger:
         """What the engine's events have told of its L1 since the beginning."""
         self._turnover.observe(stored_tokens, removed_tokens, now_ms)
 
-    def load(self, now_ms: float, ms_per_token: float) -> Load:
+    def load(self, now_ms: float, ms_per_token: float, *, booked: bool = True) -> Load:
         """The engine's report and the own bookings overlap, so the larger of the two counts, never their sum.
 
         What a report found waiting is worked off like a booking: polls are a second apart, and a long prompt that was waiting
         then must not drive its own next turn away. What it found decoding has changed since by the own bookings.
+        With `booked` false the report is all that counts.
         """
+        if not booked:
+            return self._reported_load(now_ms)
         queued = queued_ms = 0.0
         turns = len(self._computing)
         if turns:
@@ -157,12 +163,22 @@ class Ledger:
             queued_ms,
             turns,
             self._turnover.evicting,
-            self._turnover_ms(report.kv_tokens_capacity),
         )
 
-    def _turnover_ms(self, capacity_tokens: int) -> float:
-        rate = self._turnover.evicted_per_ms
-        return capacity_tokens / rate if rate else 0.0
+    def _reported_load(self, now_ms: float) -> Load:
+        report, evicting = self._report, self._turnover.evicting
+        if report is None:
+            return Load(evicting=evicting)
+        return Load(
+            report.waiting_uncached_tokens or 0.0,
+            report.running_requests,
+            report.waiting_requests,
+            report.kv_tokens_used,
+            report.kv_tokens_capacity,
+            report.max_running_requests,
+            now_ms - self._reported_ms,
+            evicting=evicting,
+        )
 
     def _ahead(self, now_ms: float, ms_per_token: float) -> tuple[float, float]:
         """Tokens and ms that are not computed yet. Only the first in line makes progress: when it is late, what follows it is

@@ -34,6 +34,7 @@ class Pool:
             timeout_s=tree.admission.queue_timeout_s,
         )
         self.rates = Rates(config.hardware.prefill_prior(), config.hardware.decode_prior())
+        self.policy_config = tree.policy
         self.policy: Policy = make_policy(tree.policy)
         self.restore = {
             Tier.L2: config.hardware.l2_link.as_link(),

@@ -28,6 +28,7 @@ class Rates:
         self._prefill_rates = prefill
         self._decode_rates = decode
         self.reuse_share = 1.0
+        self.served = 0  # turns since the worker was last discovered
         self.queue_factor = WaitFactor()
         self.admit_factor = WaitFactor()
         self.accuracy = Accuracy()
@@ -56,6 +57,9 @@ class Rates:
         self._prefill_seen_ms = now_ms
         if self._pool is not None:
             self._pool.observe_prefill(uncached_tokens, prefill_ms, cached_tokens, now_ms)
+
+    def observe_served(self) -> None:
+        self.served += 1
 
     def observe_wait(self, told: Lesson) -> None:
         """How far the laws of waiting are off is a matter of the engine: the workers of a pool share it."""

@@ -68,6 +68,7 @@ class Worker:
         New ranks get fresh ledgers. Turns that are still booked on a rank that is gone hold its ledger themselves.
         """
         self.info = info
+        self.rates.served = 0
         self.page_size = info.page_size
         size = max(info.dp_size, 1)
         gone = self.keys[size:]

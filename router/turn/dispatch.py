@@ -20,7 +20,7 @@ from router.turn.legs import Leg, PrefillLeg, ReplyLeg
 from router.turn.locate import assume, locate, retract
 from router.turn.metrics import TurnMetrics
 from router.turn.observe import StreamObserver
-from router.turn.place import Placement, place
+from router.turn.place import Placement, explain, place
 from router.turn.port import ReplyPort
 from router.turn.record import pair_name
 from router.turn.request_legs import build_legs
@@ -88,8 +88,8 @@ class Dispatcher:
             self._budget.on_turn(now_ms)
         pool, sighting, scanned = turn.pool, turn.sighting, turn.scanned
         located = locate(pool, sighting, now_ms)
-        cost = cost_turn(sighting)
-        placement = place(pool, cost, located.residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng)
+        cost = cost_turn(sighting, turn.left_ms(now_ms))
+        placement = place(pool, cost, located.residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng, due=turn.due)
         rid = pool.adapter.request_id(turn.request.path, f"{self._rng.getrandbits(128):032x}")
         strip_details = not scanned.asks_details
         observer = None
@@ -129,11 +129,10 @@ class Dispatcher:
         strip_usage = not turn.scanned.asks_usage
         return StreamObserver(turn.dialect, strip_usage=strip_usage, strip_details=strip_details, on_tool=on_tool)
 
-    def preview(self, pool: Pool, sighting: Sighting, now_ms: float) -> Placement:
+    def preview(self, pool: Pool, sighting: Sighting, deadline_ms: float | None, now_ms: float) -> Placement:
         """Where a turn would go now, with every alternative and the reason."""
         residencies = locate(pool, sighting, now_ms).residencies
-        rng = Random(0)  # a dry run must not move the real generator
-        return place(pool, cost_turn(sighting), residencies, failed=frozenset(), now_ms=now_ms, rng=rng, explain=True)
+        return explain(pool, cost_turn(sighting, deadline_ms), residencies, now_ms)
 
     def _send(self, leg: Leg, sink: ReplyLeg | PrefillLeg) -> Exchange:
         return self._upstream.start(

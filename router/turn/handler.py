@@ -24,6 +24,7 @@ from router.threads.lineage import State
 from router.threads.sighting import Sighting
 from router.threads.store import ThreadStore
 from router.turn.dispatch import Dispatcher
+from router.turn.due import Due, due_of
 from router.turn.extend import Extender
 from router.turn.learn import learn, record_of
 from router.turn.metrics import TurnMetrics
@@ -45,6 +46,7 @@ class Preview(NamedTuple):
     pool: Pool
     sighting: Sighting
     placement: Placement
+    due: Due | None
 
 
 class TurnHandler:
@@ -123,9 +125,12 @@ class TurnHandler:
         refuse_reserved(scanned, pool.adapter.reserved_keys)
         if request.path not in pool.adapter.serves:
             raise NotServed(f"pool {pool.name!r} ({pool.adapter.kind.value}) does not serve {request.path}")
+        due = due_of(self._fleet.policy_config, request.headers)
         sighting = self._threads.observe(scanned, read_hints(request.headers, scanned), now_ms)
         request_id = f"lb-{self._rng.getrandbits(96):024x}"
-        return Turn(self._dispatcher.next_turn_id(), request_id, request, dialect, scanned, sighting, pool, now_ms, time.time())
+        turn = Turn(self._dispatcher.next_turn_id(), request_id, request, dialect, scanned, sighting, pool, now_ms, time.time())
+        turn.due = due
+        return turn
 
     def preview(self, path: str, body: bytes, headers: list[Header]) -> Preview:
         """Where this body would go now. Nothing is sent, booked or remembered."""
@@ -133,8 +138,10 @@ class TurnHandler:
         scanned = self._scanner.scan(body, DIALECTS[path])
         pool = self._fleet.pool_for(scanned.model)
         refuse_reserved(scanned, pool.adapter.reserved_keys)
+        due = due_of(self._fleet.policy_config, headers)
         sighting = self._threads.look(scanned, read_hints(headers, scanned), now_ms)
-        return Preview(scanned.model, pool, sighting, self._dispatcher.preview(pool, sighting, now_ms))
+        placement = self._dispatcher.preview(pool, sighting, due.ttft_ms if due else None, now_ms)
+        return Preview(scanned.model, pool, sighting, placement, due)
 
     def _finish(self, turn: Turn, outcome: Outcome, status: int) -> None:
         now_ms = self._clock()

@@ -77,6 +77,8 @@ def learn(turn: Turn, record: TurnRecord, threads: ThreadStore, now_ms: float) -
     attempt, facts = turn.attempt, record.facts
     if record.outcome is not Outcome.SERVED or attempt is None:
         return
+    for worker in {attempt.placement.prefill, attempt.placement.decode}:
+        worker.rates.observe_served()
     threads.finished(turn.sighting.thread, facts or ReplyFacts(), now_ms)
     if facts is not None and facts.prompt_tokens:
         _correct_residency(turn, attempt, facts)

@@ -32,6 +32,7 @@ class TurnMetrics:
         self.gateway = Histogram()
         self.ttft_error_ms = Histogram()
         self.keep_alives = 0
+        self.shed: Counter[str] = Counter()  # by class
         self.request_faults = 0  # turns that several workers answered with a 5xx
         self.crashes = 0  # turns that hit a fault of the gateway in a callback
 
@@ -85,6 +86,7 @@ class GatewayCollector(Collector):
             "loadback_handler_crashes", "Requests that hit a fault of the gateway", [], {(): self._crashes() + counts.crashes}
         )
         yield counter("loadback_request_faults", "Turns that several workers failed", [], {(): counts.request_faults})
+        yield counter("loadback_shed", "Turns refused since they would be late", ["class"], single(counts.shed))
         yield counter("loadback_keep_alives", "SSE keep-alives sent", [], {(): counts.keep_alives})
 
     def _histograms(self) -> Iterator[Metric]:

@@ -8,12 +8,16 @@ from random import Random
 
 import msgspec
 
+from costmodel.counterfactual import explained_lots, name_guards
+from costmodel.policies import CostPolicy
 from costmodel.values import Decision, Decode, Fleet, Link, Prefill, Residency, Role, Turn, WorkerKey
-from router.errors import NoWorker
+from router.errors import NoWorker, Shed
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
+from router.turn.due import Due
 
 _NOTHING = Residency()
+_MOST_RETRY_S = 60.0
 _NO_LINK = Link(0.0, float("inf"))
 
 
@@ -45,35 +49,46 @@ def place(
     failed: AbstractSet[str],
     now_ms: float,
     rng: Random,
-    explain: bool = False,
+    due: Due | None = None,
 ) -> Placement:
-    """Choose workers for `turn`, never one of `failed`. Raises NoWorker naming the role that is missing.
-
-    `explain` is a dry run with every alternative: what the policy remembers of its decisions stays as it was.
-    """
+    """Choose workers for `turn`, never one of `failed`. Raises NoWorker naming the role that is missing, and Shed for a turn
+    that its class would rather refuse than serve late."""
     fleet = snapshot(pool, residencies, failed=failed, now_ms=now_ms)
     _require(pool, fleet, failed)
-    policy = copy.deepcopy(pool.policy) if explain else pool.policy
-    decision = policy.decide(turn, fleet, now_ms, rng, explain)
-    workers = pool.workers
-    return Placement(decision, workers[decision.chosen.prefill.worker_id], workers[decision.chosen.decode.worker_id])
+    decision = pool.policy.decide(turn, fleet, now_ms, rng)
+    if due is not None and due.shed and turn.deadline_ms is not None:
+        _require_in_time(decision.chosen.terms.ttft_ms, turn.deadline_ms, due)
+    return _placement(pool, decision)
+
+
+def explain(pool: Pool, turn: Turn, residencies: dict[WorkerKey, Residency], now_ms: float) -> Placement:
+    """A dry run of `place` with every alternative and the guards that decided: what the policy remembers stays as it was.
+    Raises NoWorker."""
+    fleet = snapshot(pool, residencies, failed=frozenset(), now_ms=now_ms)
+    _require(pool, fleet, frozenset())
+    decision = copy.deepcopy(pool.policy).decide(turn, fleet, now_ms, explained_lots(), explain=True)
+    if isinstance(pool.policy, CostPolicy):
+        decision = name_guards(pool.policy, decision, turn, fleet, now_ms)
+    return _placement(pool, decision)
 
 
 def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: AbstractSet[str], now_ms: float) -> Fleet:
-    """The candidates of this moment, one entry a rank."""
+    """The candidates of this moment, one entry a rank. Without `policy.predict_on_route` only engines' reports count."""
+    predicts = pool.policy_config.predict_on_route
     prefills: list[Prefill] = []
     decodes: list[Decode] = []
     for worker in _candidates(pool, failed, now_ms):
         role, rates = worker.role, worker.rates
         prefill_rates, decode_rates = rates.prefill(now_ms), rates.decode(now_ms)
         for key, ledger in worker.ranked:
-            load, turns = ledger.load(now_ms, prefill_rates.ms_per_token), ledger.inflight
+            load = ledger.load(now_ms, prefill_rates.ms_per_token, booked=predicts)
+            turns, tokens = (ledger.inflight, ledger.decoding_tokens) if predicts else (0, 0)
             residency = residencies.get(key) or _NOTHING
             if role is not Role.DECODE:
-                prefills.append(Prefill(key, residency, load, prefill_rates, pool.restore, turns))
+                prefills.append(Prefill(key, residency, load, prefill_rates, pool.restore, turns, served_turns=rates.served))
             if role is not Role.PREFILL:
                 link = _NO_LINK if role is Role.UNIFIED else worker.transfer.link
-                decodes.append(Decode(key, load, decode_rates, link, residency.tokens, turns, ledger.decoding_tokens))
+                decodes.append(Decode(key, load, decode_rates, link, residency.tokens, turns, tokens, rates.served))
     kv_bytes, waits = pool.config.hardware.kv_bytes_per_token, pool.rates
     return Fleet(
         tuple(prefills),
@@ -94,6 +109,21 @@ def _candidates(pool: Pool, failed: AbstractSet[str], now_ms: float) -> list[Wor
         return able
     roles = {worker.role for worker in able if worker.full_until_ms <= now_ms}
     return [worker for worker in able if worker.full_until_ms <= now_ms or worker.role not in roles]
+
+
+def _placement(pool: Pool, decision: Decision) -> Placement:
+    workers, chosen = pool.workers, decision.chosen
+    return Placement(decision, workers[chosen.prefill.worker_id], workers[chosen.decode.worker_id])
+
+
+def _require_in_time(ttft_ms: float, deadline_ms: float, due: Due) -> None:
+    """The policy has found no pair in time if the chosen one is not."""
+    late_s = (ttft_ms - deadline_ms) / 1000
+    if late_s > 0:
+        raise Shed(
+            f"the first token would come {late_s:.1f} s after the {due.ttft_ms / 1000:g} s that class {due.name!r} is given",
+            retry_after_s=min(max(1.0, late_s), _MOST_RETRY_S),
+        )
 
 
 def _require(pool: Pool, fleet: Fleet, failed: AbstractSet[str]) -> None:

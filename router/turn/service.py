@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from router.config.tree import TimeoutConfig
-from router.errors import GatewayError
+from router.errors import GatewayError, Shed
 from router.turn.dispatch import Dispatcher, reply_headers
 from router.turn.fanout import FanOut
 from router.turn.metrics import TurnMetrics
@@ -124,6 +124,8 @@ class Service:
 
     def _refuse(self, error: GatewayError) -> None:
         turn = self._turn
+        if isinstance(error, Shed) and turn.due is not None:
+            self._metrics.shed[turn.due.name] += 1
         self._port.respond(error.status, [*error_headers(error), *early_headers(turn)], turn.dialect.error_body(error))
         self._end(Outcome.REFUSED, error.status)
 

@@ -12,6 +12,7 @@ from router.prompts.job import PromptJob
 from router.threads.lineage import State
 from router.threads.sighting import Kind, Sighting
 from router.turn.attempt import Attempt
+from router.turn.due import Due
 from router.turn.suspects import Suspects
 from router.wire.request import HotRequest
 
@@ -32,10 +33,17 @@ class Turn:
     suspects: Suspects = field(default_factory=Suspects)  # of its failed workers, those that answered with a 5xx
     attempt: Attempt | None = None  # the running or last try
     prompt: PromptJob | None = None  # its prompt as the engine sees it, where that is derived
+    due: Due | None = None  # when its first token is, where the policy knows deadlines
 
 
-def cost_turn(sighting: Sighting) -> CostTurn:
-    """What the policy hears of a turn."""
+    def left_ms(self, now_ms: float) -> float | None:
+        """Until its deadline, from now on."""
+        return None if self.due is None else self.due.ttft_ms - (now_ms - self.arrived_ms)
+
+
+def cost_turn(sighting: Sighting, deadline_ms: float | None = None) -> CostTurn:
+    """What the policy hears of a turn. What others have sent before is a prefix that may be hot."""
+    shared = sighting.kind in (Kind.NEW, Kind.FORK) and sighting.known > 0
     return CostTurn(
         sighting.thread,
         sighting.prompt_tokens,
@@ -44,4 +52,6 @@ def cost_turn(sighting: Sighting) -> CostTurn:
         sighting.known_tokens if sighting.kind is Kind.NEW else 0,
         sighting.prefill_before,
         sighting.decode_before,
+        sighting.digests[sighting.known - 1] if shared else None,
+        deadline_ms,
     )

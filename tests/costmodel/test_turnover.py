@@ -1,22 +1,30 @@
-"""What stores and removals tell: whether computing pushes anything out, and how long what is held lasts."""
+"""What stores and removals tell: whether computing pushes anything out."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 from fleets import RATES, TURN, decide, names, unified_fleet, with_guards
 
 from costmodel.params import CostParams
 from costmodel.score import score_prefill
-from costmodel.terms import live_probability
 from costmodel.turnover import Turnover
 from costmodel.values import Load, Prefill, Residency, Run, Tier, WorkerKey
 
 
 def test_nothing_known_counts_as_full() -> None:
     turnover = Turnover()
-    assert (turnover.evicting, turnover.evicted_per_ms) == (1.0, 0.0)
+    assert turnover.evicting == 1
+
+
+def test_who_has_not_computed_its_caches_worth_has_room() -> None:
+    turnover = Turnover()
+    turnover.observe_computed(900, 1000)
+    assert turnover.evicting == 0
+    turnover.observe_computed(1100, 1000)
+    assert turnover.evicting == 1
+    turnover.observe(1000, 0, 0)
+    turnover.observe_computed(1100, 1000)
+    assert turnover.evicting == 0, "what it tells of itself is better"
 
 
 def test_while_there_is_room_nothing_is_evicted() -> None:
@@ -32,7 +40,6 @@ def test_a_full_cache_gives_up_what_it_takes_in() -> None:
     for second in range(300):
         turnover.observe(1e6 + 100 * second, 100 * second, 1000.0 * second)
     assert turnover.evicting == pytest.approx(1.0)
-    assert turnover.evicted_per_ms == pytest.approx(0.1, rel=0.05), "100 tokens a second"
 
 
 def test_counters_that_went_back_begin_anew() -> None:
@@ -40,19 +47,6 @@ def test_counters_that_went_back_begin_anew() -> None:
     for stored, removed in ((1e6, 1e6), (1.1e6, 1.1e6), (100, 0), (300, 0)):
         turnover.observe(stored, removed, 0)
     assert 0 < turnover.evicting <= 1
-    assert turnover.evicted_per_ms > 0
-
-
-def test_what_was_not_used_while_the_cache_was_replaced_is_probably_gone() -> None:
-    assert live_probability(60_000, 1e12, 60_000) == pytest.approx(1 / 2.718281828, rel=1e-6)
-    assert live_probability(60_000, 60_000, 0.0) == pytest.approx(0.5)
-    assert live_probability(60_000, 0, 60_000) == 1, "the discount is off"
-    rng = random.Random(1)
-    for _ in range(100):
-        age, more, half, turnover = rng.uniform(0, 1e6), rng.uniform(0, 1e5), rng.uniform(1, 1e6), rng.uniform(1, 1e6)
-        known = live_probability(age, half, turnover)
-        assert live_probability(age + more, half, turnover) <= known
-        assert live_probability(age, half, turnover + more) >= known
 
 
 def worker(name: str, held: int, load: Load) -> Prefill:
