@@ -145,7 +145,7 @@ async def test_what_still_writes_keeps_its_place(tmp_path: Path, engine: str, wi
     async with agents(tmp_path, far={"engine": engine}, near={"engine": engine}) as (far, near):
         fill(far, range(3))
         wire.gate.clear()
-        assert (await fetch(near, far, range(3), deadline_ms=50)).statuses == [Status.BUSY] * 3
+        assert (await fetch(near, far, range(3), deadline_ms=500)).statuses == [Status.BUSY] * 3
         assert len(near.store.tiering.writes) == 3
         assert near.store.tiering.dram.slabs.used_bytes == 3 * PAGE_BYTES
         wire.gate.set()
