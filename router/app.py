@@ -74,7 +74,7 @@ def render_error(path: str, error: GatewayError) -> tuple[list[Header], bytes]:
 
 def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
     registry = CollectorRegistry()
-    registry.register(GatewayCollector(gateway.metrics, gateway.fleet, lambda: routes.failures))
+    registry.register(GatewayCollector(gateway.metrics, gateway.fleet, gateway.dispatcher.holds, lambda: routes.failures))
     registry.register(PromptCollector(gateway.extender.pools.values(), gateway.loop_lag))
     registry.register(PrefetchCollector(gateway.prefetch.prefetcher))
     registry.register(TierCollector(gateway.tiers))

@@ -67,7 +67,7 @@ class Restore(msgspec.Struct, frozen=True):
     copy_threads: int = 1  # that copy from L3 on the same node to L2
     prefetch: bool = False
     read_speed: float = 1.0
-    prefilling_limit: int = 0
+    hold_ms: float = 0.0
     ssd_gb: float = 0.0  # of each node, behind its share of L3
 
 
@@ -97,6 +97,7 @@ class Experiment(msgspec.Struct, frozen=True):
 # (594 / 8 + 48) / 288 of HBM. Decode workers use 0.85.
 _MI355X = Deployment(8, "fp8", "fp4", 1.0, mfu=0.07, memory_fraction=0.4245, host_gb_per_accelerator=96)
 _MI355X_ENGINES = Engines(decode_memory_fraction=0.85)
+_HOLD_MS = 2000.0  # `admission.hold_ms` as shipped
 # Configurations of the article's experiments, all at equal DRAM a rank. What a restore costs before the article's optimisation
 # is unpublished; assumed: the copy kernel takes 32 of 256 CUs from prefill, one thread copies a quarter of what four do, and a
 # read from L3 starts when the request reaches the engine. With it: copies by SDMA, four threads, reads ahead of the request.
@@ -105,9 +106,9 @@ _EXP1 = {
     "B": Restore(l2_gb=64, l3_gb=32),
     "C": Restore(l2_gb=64, l3_gb=32, copy_cu_share=0.0, copy_threads=4, prefetch=True),
     # No configurations of the article. F: C with reads from L3 that take no time and no planner: the most that prefetch could
-    # gain. H: C with a gateway that holds turns back, so that six at most are at the prefill engine.
+    # gain. H: C with a gateway that holds turns back, as ours does.
     "F": Restore(l2_gb=64, l3_gb=32, copy_cu_share=0.0, copy_threads=4, read_speed=1e9),
-    "H": Restore(l2_gb=64, l3_gb=32, copy_cu_share=0.0, copy_threads=4, prefetch=True, prefilling_limit=6),
+    "H": Restore(l2_gb=64, l3_gb=32, copy_cu_share=0.0, copy_threads=4, prefetch=True, hold_ms=_HOLD_MS),
     "D": Restore(l2_gb=64, l3_gb=32, ssd_gb=1_000),  # not the article's: B with an SSD behind L3
 }
 _EXP2 = {"A": Restore(l2_gb=192, l3_gb=0), "B": Restore(l2_gb=160, l3_gb=32)}
@@ -173,7 +174,7 @@ def _configurations(
         label: msgspec.structs.replace(
             settings,
             prefetch=on if restore.prefetch else settings.prefetch,
-            prefilling_limit=restore.prefilling_limit,
+            hold_ms=restore.hold_ms or settings.hold_ms,
         )
         for label, restore in restores.items()
     }

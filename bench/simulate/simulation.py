@@ -20,7 +20,6 @@ from bench.simulate.engines import L3, EnginePool, Listener
 from bench.simulate.hindsight import Fate, Hindsight
 from bench.simulate.outcome import Outcome
 from bench.simulate.prefetching import Prefetching, Subject
-from bench.simulate.prefill_gate import PrefillGate
 from bench.simulate.served import Served
 from bench.simulate.settings import Settings
 from bench.simulate.shared_pool import Ssd
@@ -34,6 +33,7 @@ from engine_adapters.emulator.model.engine import EngineModel
 from engine_adapters.emulator.model.request import Cached, EngineRequest
 from kvtier.index.events import BlockEvent
 from kvtier.prefetch.params import PrefetchParams
+from router.fleet.hold import Hold, Standing
 from router.threads.estimate import Rates as OutputRates
 from router.threads.estimate import blend
 
@@ -52,6 +52,17 @@ class _Thread:
         self.decode = decode
         self.seen_ms: float | None = None
         self.output_tokens = 0.0
+
+
+class _Arrival(msgspec.Struct, frozen=True):
+    """A turn as it was recognised when it came."""
+
+    ask: Ask
+    asked_ms: float
+    thread: _Thread
+    new: bool
+    first_call: bool
+    allowed: frozenset[WorkerKey] | None
 
 
 class _Flight(msgspec.Struct):
@@ -99,7 +110,7 @@ class Simulation:
         self._cluster = cluster
         listener = Listener(self._prefilled, self._first_token, self._finished, self._published, self._pooled)
         self._engines = EnginePool(params, self._agenda, listener, l3)
-        self._gate = PrefillGate(settings.prefilling_limit)
+        self._hold = Hold(settings.hold_ms, lambda: self._agenda.now_ms, self._agenda.after)
         self._prefetching: Prefetching | None = None
         if settings.prefetch and l3 is not None:
             if settings.churn or cluster.ssd_pages:
@@ -199,39 +210,51 @@ class Simulation:
                 self._send(flight.ask, flight.asked_ms)
 
     def _send(self, ask: Ask, asked_ms: float | None = None) -> None:
-        """The gateway's turn: recognise, locate, decide, book, dispatch. `asked_ms`: by the client, if not now."""
-        now_ms, call = self._agenda.now_ms, ask.call
-        pages = call.pages()
-        routed = self._view.routed(pages)
+        """The gateway recognises the turn. `asked_ms`: by the client, if not now."""
+        now_ms = self._agenda.now_ms
         known = self._threads.get(ask.thread_id)
         thread = known or self._new_thread(ask)
         allowed, forced = self._allowance.of(ask, thread.prefill)
         idle = thread.seen_ms is not None and now_ms - thread.seen_ms > self._settings.resume_gap_s * 1000
         first_call = known is None or idle or ask.rotated or forced
+        came = _Arrival(ask, now_ms if asked_ms is None else asked_ms, thread, known is None, first_call, allowed)
+        worker = self._place(came, Standing.COMES)
+        if worker is not None:
+            self._hold.wait(worker, came.asked_ms, lambda standing: self._place(came, standing))
+
+    def _place(self, came: _Arrival, standing: Standing) -> WorkerKey | None:
+        """Locate, decide, book and dispatch; or the worker that it must wait for."""
+        now_ms, ask, thread, first_call = self._agenda.now_ms, came.ask, came.thread, came.first_call
+        call = ask.call
+        pages = call.pages()
+        routed = self._view.routed(pages)
         turn = Turn(
             ask.thread_id,
             call.prompt_tokens,
             round(thread.output_tokens or self._outputs.output_tokens),
             first_call,
-            max(routed.values(), default=0) if known is None and thread.prefill is None else 0,
+            max(routed.values(), default=0) if came.new and thread.prefill is None else 0,
             thread.prefill,
             thread.decode,
         )
-        fleet = self._view.fleet(pages, call.prompt_tokens, routed, now_ms, new_thread=known is None, allowed=allowed)
+        fleet = self._view.fleet(pages, call.prompt_tokens, routed, now_ms, new_thread=came.new, allowed=came.allowed)
         chosen = self._policy.decide(turn, fleet, now_ms, self._rng).chosen
+        if self._hold.must_wait(chosen.prefill, self._view.prefilling(chosen.prefill), chosen.terms.queue_ms, standing):
+            return chosen.prefill
         self._turns += 1
         rid = str(self._turns)
         if now_ms >= self._settings.warmup_s * 1000 and self._hindsight.wanted(f"{ask.thread_id} {ask.index}"):
             chosen = self._hindsight.choose(rid, chosen, runners_up(turn, chosen, fleet, self._cost))
         sent = Sent(self._turns, call.prompt_tokens, chosen, now_ms, sources=_read_from(fleet, chosen))
         self._decisions.append((now_ms, ask.thread_id, chosen.prefill, chosen.decode))
-        self._flights[rid] = _Flight(ask, sent, first_call, now_ms if asked_ms is None else asked_ms)
+        self._flights[rid] = _Flight(ask, sent, first_call, came.asked_ms)
         self._view.placed(sent, pages)
         thread.prefill, thread.decode = chosen.prefill, chosen.decode
         if self._prefetching is not None:
             output = round(thread.output_tokens)
             self._prefetching.sent(ask.thread_id, Subject(pages, call.prompt_tokens, output, chosen.prefill, chosen.decode))
         self._dispatch(rid, ask, pages, chosen.prefill, chosen.decode)
+        return None
 
     def _dispatch(self, rid: str, ask: Ask, pages: list[int], prefill: WorkerKey, decode: WorkerKey) -> None:
         call = ask.call
@@ -239,7 +262,7 @@ class Simulation:
             pages = reply_pages(call, ask.following, self._workload.page_tokens)
         limit = max(call.output_tokens, _CLIENT_LIMIT_TOKENS)
         request = EngineRequest(rid, call.prompt_tokens, call.output_tokens, limit, pages)
-        self._gate.enter(rid, prefill, lambda: self._engines.submit(request, prefill, decode))
+        self._engines.submit(request, prefill, decode)
 
     def _new_thread(self, ask: Ask) -> _Thread:
         """A thread that begins with its parent's history is a fork and starts where that was served; others start nowhere."""
@@ -255,7 +278,8 @@ class Simulation:
         sent = self._flights[rid].sent
         sent.cached = cached
         self._view.prefilled(sent, self._agenda.now_ms)
-        self._agenda.at(self._agenda.now_ms, self._gate.left, rid)
+        if self._hold.waiting:
+            self._agenda.at(self._agenda.now_ms, self._hold.freed, sent.chosen.prefill)
         if self._prefetching is not None:
             self._prefetching.served(self._flights[rid].ask.thread_id, sent.chosen.prefill, cached.tokens)
 

@@ -204,6 +204,10 @@ class View:
     def kv_bytes_per_token(self) -> float:
         return self._belief.kv_bytes_per_token
 
+    def prefilling(self, key: WorkerKey) -> int:
+        """Turns of ours whose prefill there is not known to be over."""
+        return self.workers[key].ledger.prefilling
+
     def placed(self, sent: Sent, pages: Sequence[int]) -> None:
         """Book a turn before anything is sent, so that the next decision sees it."""
         prefill, decode = sent.legs = self.workers[sent.chosen.prefill], self.workers[sent.chosen.decode]

@@ -230,6 +230,7 @@ class PoolConfig(Section):
 class AdmissionConfig(Section):
     queue_limit: Annotated[int, Field(ge=0)] = 1024
     queue_timeout_s: Seconds = 60.0
+    hold_ms: Ms = 2000.0  # predicted prefill ahead beyond which a turn waits here (`router.fleet.hold`); 0 = never
 
 
 class RetryConfig(Section):

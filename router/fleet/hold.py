@@ -1,8 +1,8 @@
 """Turns that wait at the gateway because the worker they would go to has enough to compute.
 
 In an engine's queue a turn's worker is fixed, and the KV that it counted on may be evicted before its turn comes, most of all
-where it was fetched into L2 on arrival. A turn that is held is placed anew when there is room. The engine never runs dry:
-`KEEP_TURNS` of this gateway are always let through. Refuses to know what a turn is.
+where it was fetched into L2 on arrival. A turn that is held is placed anew when there is room. The engine never runs dry, and
+the line moves whatever was predicted: `KEEP_TURNS` of this gateway are always let through. Refuses to know what a turn is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ class Standing(Enum):
 
     COMES = auto()  # behind those in line
     OFFERED = auto()  # first in line
-    OVERDUE = auto()  # whatever is ahead
 
 
 Offer = Callable[[Standing], WorkerKey | None]
@@ -53,10 +52,9 @@ class Held:
 class Hold:
     """Of one pool. `later(ms, call)` calls back; `clock` in ms. Turns wait by worker, in the order in which they came."""
 
-    def __init__(self, limit_ms: float, timeout_ms: float, clock: Callable[[], float], later: Later) -> None:
-        """`limit_ms` of predicted compute at a worker beyond which turns wait, 0 = never; none longer than `timeout_ms`."""
+    def __init__(self, limit_ms: float, clock: Callable[[], float], later: Later) -> None:
+        """`limit_ms` of predicted compute at a worker beyond which turns wait, 0 = never."""
         self._limit_ms = limit_ms
-        self._timeout_ms = timeout_ms
         self._clock = clock
         self._later = later
         self._lines: dict[WorkerKey, list[Held]] = {}
@@ -68,7 +66,7 @@ class Hold:
 
     def must_wait(self, worker: WorkerKey, turns: int, ahead_ms: float, standing: Standing) -> bool:
         """Whether a turn for this worker waits: `turns` of ours are at it, with `ahead_ms` of compute left."""
-        if not self._limit_ms or turns < KEEP_TURNS or standing is Standing.OVERDUE:
+        if not self._limit_ms or turns < KEEP_TURNS:
             return False
         return ahead_ms >= self._limit_ms or (standing is Standing.COMES and worker in self._lines)
 
@@ -102,15 +100,12 @@ class Hold:
             self.held_ms += self._clock() - held.since_ms
 
     def _offer(self, held: Held) -> WorkerKey | None:
-        wanted = held.offer(Standing.OVERDUE if self._overdue(held) else Standing.OFFERED)
+        wanted = held.offer(Standing.OFFERED)
         if wanted is None:
             self.leave(held)
         elif wanted != held.worker and self._part(held):
             self._join(held, wanted)
         return wanted
-
-    def _overdue(self, held: Held) -> bool:
-        return self._clock() - held.since_ms >= self._timeout_ms
 
     def _join(self, held: Held, worker: WorkerKey) -> None:
         held.worker = worker
@@ -127,8 +122,7 @@ class Hold:
 
     def _look_again(self) -> None:
         for line in list(self._lines.values()):
-            for held in [line[0], *filter(self._overdue, line[1:])]:
-                self._offer(held)
+            self._offer(line[0])
         self._looking = bool(self._lines)
         if self._looking:
             self._later(_LOOK_AGAIN_MS, self._look_again)

@@ -42,8 +42,9 @@ OnResult = Callable[[Failed | None], None]
 
 
 class Attempt:
-    """Start it with `begin`. `on_result` is called once, with nothing when the whole reply went to the port; never after
-    `cancel`. `observer` reads the reply where a stream was asked for."""
+    """Start it with `begin`. `on_prefilled` is called once, when its prefill is over or given up. `on_result` is called once,
+    with nothing when the whole reply went to the port; never after `cancel`. `observer` reads the reply where a stream was
+    asked for."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Attempt:
         first_event_within_ms: float,
         clock: Callable[[], float],
         on_result: OnResult,
+        on_prefilled: Callable[[], None],
         abort_on: Callable[[Worker], None],
     ) -> None:
         self.placement = placement
@@ -79,6 +81,7 @@ class Attempt:
         self._first_event_ms = first_event_within_ms
         self._clock = clock
         self._on_result = on_result
+        self._on_prefilled = on_prefilled
         self._abort_on = abort_on
         self.assumed: Sequence[Assumed] = ()  # to be taken back if the prompt is never computed
         self.suspects: Suspects | None = None  # of the tries before
@@ -156,7 +159,7 @@ class Attempt:
     def prefill_done(self, reply: bytes) -> None:
         self.prefilled = True
         self.prefill_reply = reply
-        self.prefill_ledger.settle_prefill(self._turn_id, self._clock())
+        self._settle_prefill(self._clock())
         if self.wants_prefill_reply:
             self._prompt_logprobs = PromptLogprobs(reply)
             held, self._held = self._held, []
@@ -166,7 +169,7 @@ class Attempt:
     def first_event(self, headers: list[Header]) -> None:
         self.prefilled = True
         self.first_event_ms = self._clock()
-        self.prefill_ledger.settle_prefill(self._turn_id, self.first_event_ms)
+        self._settle_prefill(self.first_event_ms)
         self._clear_suspicion(self.first_event_ms)
         self._port.start_stream(end_to_end(headers, _DROPPED_REPLY_HEADERS) + self._reply_headers)
 
@@ -248,8 +251,17 @@ class Attempt:
             self._abort_on(self.placement.decode)
 
     def _settle(self, now_ms: float) -> None:
-        self.prefill_ledger.settle_prefill(self._turn_id, now_ms)
+        self._settle_prefill(now_ms)
         self.decode_ledger.settle_decode(self._turn_id)
+
+    def _settle_prefill(self, now_ms: float) -> None:
+        self.prefill_ledger.settle_prefill(self._turn_id, now_ms)
+        on_prefilled, self._on_prefilled = self._on_prefilled, _nothing
+        on_prefilled()
+
+
+def _nothing() -> None:
+    """It was told before."""
 
 
 def _told(_: object) -> None:

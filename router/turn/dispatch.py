@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from functools import partial
 from random import Random
 
+from costmodel.values import WorkerKey
 from router.clock import Clock
 from router.config.tree import Config
 from router.errors import ConnectFailed, EngineBusy, EngineDied, EngineError, EngineStatus, GatewayError, StaleConnection
 from router.fleet.aborter import Aborter
+from router.fleet.hold import Held, Hold, Offer, Standing
 from router.fleet.pool import Pool
 from router.threads.sighting import Sighting
 from router.threads.store import ThreadStore
@@ -59,6 +62,7 @@ class Dispatcher:
         self._clock = clock
         self._rng = rng
         self._budget = RetryBudget(config.retry)
+        self.holds = {pool.name: Hold(config.admission.hold_ms, clock, _call_later) for pool in config.pools}
         self._turn_ids = itertools.count(1)
 
     def next_turn_id(self) -> int:
@@ -81,15 +85,20 @@ class Dispatcher:
         if error is not None:
             raise error
 
-    def start(self, turn: Turn, port: ReplyPort, override: bytes, on_result: OnResult) -> Attempt:
+    def start(
+        self, turn: Turn, port: ReplyPort, override: bytes, on_result: OnResult, standing: Standing
+    ) -> Attempt | WorkerKey:
         """As `Sender` says. `override`: members that replace the client's."""
         now_ms = self._clock()
-        if turn.tries == 1:
-            self._budget.on_turn(now_ms)
         pool, sighting, scanned = turn.pool, turn.sighting, turn.scanned
         located = locate(pool, sighting, now_ms)
         cost = cost_turn(sighting, turn.left_ms(now_ms))
         placement = place(pool, cost, located.residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng, due=turn.due)
+        chosen = placement.decision.chosen
+        if turn.tries == 1:
+            if self._must_wait(turn, placement, standing):
+                return chosen.prefill
+            self._budget.on_turn(now_ms)
         rid = pool.adapter.request_id(turn.request.path, f"{self._rng.getrandbits(128):032x}")
         strip_details = not scanned.asks_details
         observer = None
@@ -107,19 +116,33 @@ class Dispatcher:
             first_event_within_ms=self._timeouts.first_byte_s * 1000,
             clock=self._clock,
             on_result=on_result,
+            on_prefilled=partial(self._freed, self.holds[pool.name], chosen.prefill),
             abort_on=lambda worker: self._aborter.abort(worker, rid),
         )
         attempt.suspects = turn.suspects
         turn.attempt = attempt
         legs = build_legs(turn, placement, rid, self._rng, hide_client_key=self._hide_client_key, override=override)
         attempt.assumed = assume(pool, sighting, placement, located, now_ms)
-        chosen = placement.decision.chosen
         self._threads.committed(sighting.thread, chosen.prefill, chosen.decode, now_ms)
         attempt.book(sighting.prompt_tokens)
         attempt.begin(legs, self._send)
         if self._watcher is not None:
             self._watcher.sent(turn)
         return attempt
+
+    def hold(self, turn: Turn, worker: WorkerKey, offer: Offer) -> Held:
+        """As `Sender` says."""
+        return self.holds[turn.pool.name].wait(worker, turn.arrived_ms, offer)
+
+    def _must_wait(self, turn: Turn, placement: Placement, standing: Standing) -> bool:
+        chosen = placement.decision.chosen
+        turns = placement.prefill.ranks[placement.prefill_rank].prefilling
+        return self.holds[turn.pool.name].must_wait(chosen.prefill, turns, chosen.terms.queue_ms, standing)
+
+    def _freed(self, hold: Hold, worker: WorkerKey) -> None:
+        """Not at once: this is called in the middle of another turn's callback."""
+        if hold.waiting:
+            asyncio.get_running_loop().call_soon(hold.freed, worker)
 
     def _observer(self, turn: Turn, placement: Placement, *, strip_details: bool) -> StreamObserver:
         on_tool = None
@@ -180,3 +203,7 @@ def reply_headers(turn: Turn, placement: Placement) -> list[Header]:
         (b"x-loadback-thread", turn.sighting.thread.encode()),
         (b"x-loadback-predicted-ms", b"%.1f" % placement.decision.chosen.terms.total_ms),
     ]
+
+
+def _call_later(delay_ms: float, call: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_later(delay_ms / 1000, call)

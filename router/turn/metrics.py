@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from router.fleet.fleet import Fleet
+from router.fleet.hold import Hold
 from router.fleet.worker import WorkerState
 from router.histogram import Histogram
 from router.turn.record import TurnRecord
@@ -62,10 +63,11 @@ class TurnMetrics:
 
 
 class GatewayCollector(Collector):
-    """Reads `TurnMetrics` and the fleet at scrape time. `crashes`: the server's own count of handlers that raised."""
+    """Reads all of it at scrape time. `holds`: by pool; `crashes`: the server's own count of handlers that raised."""
 
-    def __init__(self, metrics: TurnMetrics, fleet: Fleet, crashes: Callable[[], int]) -> None:
+    def __init__(self, metrics: TurnMetrics, fleet: Fleet, holds: Mapping[str, Hold], crashes: Callable[[], int]) -> None:
         self._crashes = crashes
+        self._holds = holds
         self._metrics = metrics
         self._fleet = fleet
 
@@ -73,6 +75,7 @@ class GatewayCollector(Collector):
         yield from self._turn_families()
         yield from self._histograms()
         yield from self._fleet_families()
+        yield from self._hold_families()
 
     def _turn_families(self) -> Iterator[Metric]:
         counts = self._metrics
@@ -101,6 +104,16 @@ class GatewayCollector(Collector):
             family = HistogramMetricFamily(name, text)
             family.add_metric([], *histogram.cumulative())
             yield family
+
+    def _hold_families(self) -> Iterator[Metric]:
+        waiting = GaugeMetricFamily("loadback_held_turns", "Turns that wait for room at their worker", labels=["pool"])
+        held = CounterMetricFamily("loadback_turns_held", "Turns that waited for room at their worker", labels=["pool"])
+        seconds = CounterMetricFamily("loadback_held_seconds", "How long they waited", labels=["pool"])
+        for pool, hold in self._holds.items():
+            waiting.add_metric([pool], hold.waiting)
+            held.add_metric([pool], hold.held)
+            seconds.add_metric([pool], hold.held_ms / 1000)
+        yield from (waiting, held, seconds)
 
     def _fleet_families(self) -> Iterator[Metric]:
         inflight = GaugeMetricFamily("loadback_worker_inflight", "Turns in flight", labels=["pool", "worker", "role"])

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from costmodel.values import WorkerKey
 from router.errors import GatewayError, NoWorker, StaleConnection
+from router.fleet.hold import Held, Offer, Standing
 from router.turn.attempt import Attempt, Failed, OnResult
 from router.turn.port import ReplyPort
 from router.turn.turn import Turn
@@ -27,8 +29,15 @@ class CommittedFailure(Exception):
 class Sender(Protocol):
     """Starts tries and counts what became of them."""
 
-    def start(self, turn: Turn, port: ReplyPort, override: bytes, on_result: OnResult) -> Attempt:
-        """Place one try and send its legs. Raises NoWorker when nobody is left."""
+    def start(
+        self, turn: Turn, port: ReplyPort, override: bytes, on_result: OnResult, standing: Standing
+    ) -> Attempt | WorkerKey:
+        """Place one try and send its legs; a worker is the one that it must wait for instead. Raises NoWorker when nobody is
+        left."""
+        ...
+
+    def hold(self, turn: Turn, worker: WorkerKey, offer: Offer) -> Held:
+        """Put it in line for this worker."""
         ...
 
     def count(self, turn: Turn, failed: Failed) -> None:
@@ -44,7 +53,7 @@ class Tries:
     """`begin` once. `done` is called once, unless `cancel` comes before it: with nothing when the reply has gone to the port,
     else with what the client must be told; with `CommittedFailure` where it cannot be told any more."""
 
-    __slots__ = ("_attempt", "_done", "_error", "_override", "_port", "_sender", "_stale", "_turn")
+    __slots__ = ("_done", "_error", "_override", "_port", "_running", "_sender", "_stale", "_turn")
 
     def __init__(
         self, sender: Sender, turn: Turn, port: ReplyPort, done: Callable[[Exception | None], None], override: bytes = b""
@@ -54,24 +63,34 @@ class Tries:
         self._port = port
         self._done = done
         self._override = override  # members that replace the client's
-        self._attempt: Attempt | None = None
+        self._running: Attempt | Held | None = None
         self._stale = 0
         self._error: GatewayError | None = None  # of the try before: says more than that nobody is left
 
     def begin(self) -> None:
-        turn = self._turn
-        turn.tries += 1
+        self._turn.tries += 1
+        worker = self._start(Standing.COMES)
+        if worker is not None:
+            self._running = self._sender.hold(self._turn, worker, self._start)
+
+    def cancel(self) -> None:
+        """The client left: drop the try that runs or waits and free what it holds, at once."""
+        if self._running is not None:
+            self._running.cancel()
+
+    def _start(self, standing: Standing) -> WorkerKey | None:
+        """None when a try runs or all is over, else the worker to wait for."""
         try:
-            self._attempt = self._sender.start(turn, self._port, self._override, self._on_result)
+            started = self._sender.start(self._turn, self._port, self._override, self._on_result, standing)
         except NoWorker as nobody:
             self._done(self._error or nobody)
         except Exception as error:  # noqa: BLE001  the root of what callbacks do: `done` knows what to do with a fault of ours
             self._done(error)
-
-    def cancel(self) -> None:
-        """The client left: drop the running try and free what it holds, at once."""
-        if self._attempt is not None:
-            self._attempt.cancel()
+        else:
+            if isinstance(started, WorkerKey):
+                return started
+            self._running = started
+        return None
 
     def _on_result(self, failed: Failed | None) -> None:
         if failed is None:

@@ -35,7 +35,6 @@ class Turn:
     prompt: PromptJob | None = None  # its prompt as the engine sees it, where that is derived
     due: Due | None = None  # when its first token is, where the policy knows deadlines
 
-
     def left_ms(self, now_ms: float) -> float | None:
         """Until its deadline, from now on."""
         return None if self.due is None else self.due.ttft_ms - (now_ms - self.arrived_ms)
