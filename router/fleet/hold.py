@@ -12,8 +12,12 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from costmodel.values import WorkerKey
+from router.fleet.ledger import Ahead
 
 KEEP_TURNS = 2  # turns of ours at a worker, one computing and one that follows it, below which nothing is held
+KV_SHARE = (
+    0.4  # of L1 that the prompts of our turns in prefill may want together: more would displace each other before they run
+)
 _LOOK_AGAIN_MS = 1000.0  # predictions drift and workers are lost without an event: the first of each line is offered again
 
 Later = Callable[[float, Callable[[], None]], object]
@@ -64,11 +68,12 @@ class Hold:
         self.held = 0
         self.held_ms = 0.0  # of those that wait no more
 
-    def must_wait(self, worker: WorkerKey, turns: int, ahead_ms: float, standing: Standing) -> bool:
-        """Whether a turn for this worker waits: `turns` of ours are at it, with `ahead_ms` of compute left."""
-        if not self._limit_ms or turns < KEEP_TURNS:
+    def must_wait(self, worker: WorkerKey, ahead: Ahead, ahead_ms: float, standing: Standing) -> bool:
+        """Whether a turn for this worker waits: these of ours are there, with `ahead_ms` of compute left."""
+        if not self._limit_ms or ahead.turns < KEEP_TURNS:
             return False
-        return ahead_ms >= self._limit_ms or (standing is Standing.COMES and worker in self._lines)
+        enough = ahead_ms >= self._limit_ms or ahead.kv_share >= KV_SHARE
+        return enough or (standing is Standing.COMES and worker in self._lines)
 
     def wait(self, worker: WorkerKey, came_ms: float, offer: Offer) -> Held:
         self._comers += 1

@@ -6,6 +6,8 @@ is written, and prefill work is worked off at the worker's own measured rate unt
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from costmodel.turnover import Turnover
@@ -19,6 +21,12 @@ class Work(msgspec.Struct, frozen=True, gc=False):
     uncached_tokens: float
     compute_ms: float
     transfer_ms: float = 0.0
+    prompt_tokens: int = 0
+
+
+class Ahead(NamedTuple):
+    turns: int
+    kv_share: float  # of the worker's L1, 0 where its size is unknown
 
 
 class Ledger:
@@ -60,9 +68,11 @@ class Ledger:
         return max(decoding, computing)
 
     @property
-    def prefilling(self) -> int:
-        """Turns of ours whose prefill is not known to be over."""
-        return len(self._computing)
+    def ahead(self) -> Ahead:
+        """Turns of ours whose prefill is not known to be over, and the KV that they need at once."""
+        tokens = sum(work.prompt_tokens for work in self._computing.values())
+        capacity = self._report.kv_tokens_capacity if self._report is not None else 0
+        return Ahead(len(self._computing), tokens / capacity if capacity else 0.0)
 
     @property
     def report(self) -> LoadReport | None:

@@ -116,7 +116,7 @@ class Attempt:
         placement = self.placement
         uncached = max(0, prompt_tokens - placement.decision.chosen.cut_tokens)
         terms = placement.decision.chosen.terms
-        work = Work(uncached, terms.compute_ms, terms.transfer_ms)
+        work = Work(uncached, terms.compute_ms, terms.transfer_ms, prompt_tokens)
         self.prefill_ledger.book_prefill(self._turn_id, work, self.dispatched_ms)
         self.decode_ledger.book_decode(self._turn_id, prompt_tokens)
         placement.prefill.breaker.on_dispatch()

@@ -136,8 +136,8 @@ class Dispatcher:
 
     def _must_wait(self, turn: Turn, placement: Placement, standing: Standing) -> bool:
         chosen = placement.decision.chosen
-        turns = placement.prefill.ranks[placement.prefill_rank].prefilling
-        return self.holds[turn.pool.name].must_wait(chosen.prefill, turns, chosen.terms.queue_ms, standing)
+        ahead = placement.prefill.ranks[placement.prefill_rank].ahead
+        return self.holds[turn.pool.name].must_wait(chosen.prefill, ahead, chosen.terms.queue_ms, standing)
 
     def _freed(self, hold: Hold, worker: WorkerKey) -> None:
         """Not at once: this is called in the middle of another turn's callback."""

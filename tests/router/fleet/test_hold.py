@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from costmodel.values import WorkerKey
-from router.fleet.hold import KEEP_TURNS, Held, Hold, Standing
+from router.fleet.hold import KEEP_TURNS, KV_SHARE, Held, Hold, Standing
+from router.fleet.ledger import Ahead
 
 A, B = WorkerKey("a"), WorkerKey("b")
 LIMIT_MS = 100.0
@@ -38,7 +39,7 @@ class Site:
 
     def place(self, turn: str, standing: Standing) -> WorkerKey | None:
         worker = self.wants[turn]
-        if self.hold.must_wait(worker, len(self.at[worker]), 60.0 * len(self.at[worker]), standing):
+        if self.hold.must_wait(worker, Ahead(len(self.at[worker]), 0.0), 60.0 * len(self.at[worker]), standing):
             return worker
         self.at[worker].append(turn)
         self.gone.append(turn)
@@ -74,9 +75,15 @@ def test_newcomers_do_not_pass_those_in_line() -> None:
     site = Site()
     for turn in ("1", "2", "3"):
         site.come(turn, A)
-    assert site.hold.must_wait(A, KEEP_TURNS, 1.0, Standing.COMES)
-    assert not site.hold.must_wait(A, KEEP_TURNS, 1.0, Standing.OFFERED)
-    assert not site.hold.must_wait(A, KEEP_TURNS - 1, 1e9, Standing.COMES), "the engine would run dry"
+    assert site.hold.must_wait(A, Ahead(KEEP_TURNS, 0.0), 1.0, Standing.COMES)
+    assert not site.hold.must_wait(A, Ahead(KEEP_TURNS, 0.0), 1.0, Standing.OFFERED)
+    assert not site.hold.must_wait(A, Ahead(KEEP_TURNS - 1, 9.0), 1e9, Standing.COMES), "the engine would run dry"
+
+
+def test_prompts_that_want_too_much_of_l1_together_are_held_as_well() -> None:
+    hold = Site().hold
+    assert hold.must_wait(A, Ahead(KEEP_TURNS, KV_SHARE), 0.0, Standing.COMES)
+    assert not hold.must_wait(A, Ahead(KEEP_TURNS, KV_SHARE / 2), 0.0, Standing.COMES)
 
 
 def test_a_turn_is_placed_anew_where_there_is_room() -> None:

@@ -130,3 +130,14 @@ def test_how_many_turns_wait_is_told_only_with_the_own_prediction():
     ledger.reported(LoadReport(0, 0, 5, waiting_uncached_tokens=9_000), 0)
     assert ledger.load(0, 0.1).queued_turns == 0
     assert ledger.load(900, 0.1).queued_turns == 1
+
+
+def test_what_is_ahead_counts_prompts_against_l1() -> None:
+    ledger = Ledger()
+    ledger.book_prefill(1, Work(10, 1.0, prompt_tokens=300), 0)
+    ledger.book_prefill(2, Work(10, 1.0, prompt_tokens=200), 0)
+    assert ledger.ahead == (2, 0.0), "nothing is known of its size"
+    ledger.reported(LoadReport(0, 0, 0, kv_tokens_capacity=1000), 0)
+    assert ledger.ahead == (2, 0.5)
+    ledger.settle_prefill(1, 5)
+    assert ledger.ahead == (1, 0.2)
