@@ -61,6 +61,8 @@ class Job(msgspec.Struct):
     warm_tokens: int = 0  # to restore by warm requests; 0 = none
     warmed_tokens: int = 0  # so far
     warmed_bytes: int = 0
+    warm_odds: float = 0.0  # P(what is warmed is used), before what others like it have taught; 0 where it was not weighed
+    pool: str = ""
     warm_at_ms: float | None = None  # not before this; None = not at all
     warm_move: int | None = None
     saved_ms: float = 0.0  # of the turn that uses it, as predicted

@@ -18,10 +18,12 @@ _NOTHING = Worth(0.0, 0.0, 0.0)
 
 
 class WarmChance(msgspec.Struct, frozen=True, gc=False):
-    """When a warm request should be sent, and P(the turn comes here while L1 still has what it brought)."""
+    """When a warm request should be sent, and P(the turn comes here while L1 still has what it brought); `claimed`: before what
+    others have taught."""
 
     at_ms: float
     used: float
+    claimed: float
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -65,7 +67,8 @@ class Opening:
         job = _job(self.new_job(), plan.subject, plan.trigger, layout, plan.deadline_ms, plan.until_ms)
         job.sent = plan.sent
         job.saved_ms, job.cost_ms = worth.saved_ms, worth.cost_ms
-        job.warm_at_ms = plan.warm.at_ms if plan.warm is not None and layout.warm_tokens else None
+        if plan.warm is not None and layout.warm_tokens:
+            job.warm_at_ms, job.warm_odds = plan.warm.at_ms, plan.warm.claimed
         board.open(job, layout.copies, layout.ready_tokens, now_ms)
         return job
 
@@ -124,6 +127,6 @@ def _job(job_id: int, subject: str, trigger: Trigger, layout: Layout, deadline_m
     target = layout.target
     job = Job(job_id, subject, trigger, target.worker, target.node, deadline_ms, until_ms)
     job.page_tokens, job.bytes_per_token = target.page_tokens, target.kv_bytes_per_token
-    job.warm_tokens = layout.warm_tokens
+    job.warm_tokens, job.pool = layout.warm_tokens, target.pool
     job.staged_from = layout.copies[0].start if layout.copies else layout.ready_tokens
     return job

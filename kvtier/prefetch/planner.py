@@ -5,6 +5,7 @@ Keeps state, never a clock. Event order of one thread is taken as it comes; what
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from math import inf
 
@@ -26,6 +27,7 @@ from kvtier.prefetch.survival import Survival
 from kvtier.prefetch.tally import Tally
 from kvtier.prefetch.timers import Timers
 from kvtier.prefetch.view import View
+from kvtier.prefetch.warm_trust import WarmTrust
 from kvtier.prefetch.warming import Warming
 from kvtier.prefetch.watches import RESUMED_TOOL, Watch, Watches
 
@@ -45,6 +47,7 @@ class Planner:
         self._board = Board(self._params)
         self._opening = Opening(self._board, self._arrivals)
         self._warming = Warming(self._board)
+        self._warm_trust: defaultdict[str, WarmTrust] = defaultdict(WarmTrust)  # by pool
         self._watches = Watches(self._params.max_threads)
         self._hot = HotThreads(self._board, self._opening, self.model, self.destinations)
         self._timers: Timers[str | int] = Timers()
@@ -296,21 +299,22 @@ class Planner:
             odds if odds.used >= params.min_probability else None,
             now_ms + min(survival.quantile(elapsed, _DEADLINE_SHARE), params.hold_ms),
             now_ms + stage_ms + params.hold_ms,
-            self._warm_chance(survival, here, elapsed, now_ms) if layout.warm_tokens else None,
+            self._warm_chance(survival, here, elapsed, target.pool, now_ms) if layout.warm_tokens else None,
         )
         job = self._begin(plan, view, now_ms)
         told = margin if job is not None and job.planned_bytes else target.margin_ms
         watch.forecast, watch.forecast_ms = Forecast(target.worker, target.node, target.pool, moves, told), now_ms
         return job is not None
 
-    def _warm_chance(self, survival: Survival, here: float, elapsed: float, now_ms: float) -> WarmChance | None:
+    def _warm_chance(self, survival: Survival, here: float, elapsed: float, pool: str, now_ms: float) -> WarmChance | None:
         """When the return is near enough for L1: it keeps what was warmed for a short time alone."""
-        params = self._params
-        least = params.warm_min_probability / here if here else inf
+        params, trusted = self._params, here * self._warm_trust[pool].factor(now_ms)
+        least = params.warm_min_probability / trusted if trusted else inf
         first = survival.first_instant(elapsed, params.warm_hold_ms, least)
         if first is None:
             return None
-        return WarmChance(now_ms + first - elapsed, here * survival.within(first, params.warm_hold_ms))
+        within = survival.within(first, params.warm_hold_ms)
+        return WarmChance(now_ms + first - elapsed, trusted * within, here * within)
 
     def _survival(self, watch: Watch) -> Survival:
         return self.model.survival(watch.thread, watch.tool, watch.client)
@@ -395,6 +399,9 @@ class Planner:
         ended, self._board.just_ended = self._board.just_ended, []
         for job in ended:
             self._timers.cancel(job.id)
+            if job.warmed_bytes and job.warm_odds:
+                used = job.state is JobState.CONSUMED
+                self._warm_trust[job.pool].settled(job.warm_odds, used=used, now_ms=now_ms)
             watch = self._watches.get(job.subject)
             if watch is not None and watch.idle_since_ms is not None:
                 watch.spent = job.state in (JobState.EXPIRED, JobState.CANCELLED)
