@@ -53,6 +53,16 @@ class Residency(msgspec.Struct, frozen=True):
     def tokens(self) -> int:
         return self.runs[-1].start + self.runs[-1].tokens if self.runs else 0
 
+    @property
+    def device_tokens(self) -> int:
+        """Of these the leading ones that lie in the worker's L1."""
+        end = 0
+        for run in self.runs:
+            if run.tier is not Tier.L1:
+                break
+            end = run.start + run.tokens
+        return end
+
 
 class Turn(msgspec.Struct, frozen=True):
     """What is known of one LLM call before it is placed."""
@@ -128,7 +138,7 @@ class Prefill(msgspec.Struct, frozen=True):
 
 
 class Decode(msgspec.Struct, frozen=True):
-    """A candidate for the decode leg. `resident_tokens` of the prompt already lie in its own cache."""
+    """A candidate for the decode leg. `resident_tokens` of the prompt already lie in its L1."""
 
     worker: WorkerKey
     load: Load

@@ -176,7 +176,8 @@ class View:
                 prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent, sources))
             if worker.role is not Role.PREFILL:
                 link, rates = worker.transfer.link, worker.rates.decode(now_ms)
-                decodes.append(Decode(key, load, rates, link, held.tokens, turns, worker.decode_tokens if self._predict else 0))
+                tokens = worker.decode_tokens if self._predict else 0
+                decodes.append(Decode(key, load, rates, link, held.device_tokens, turns, tokens))
         kv_bytes = self._belief.kv_bytes_per_token
         queue, admit = self._pool_rates.queue_factor.value, self._pool_rates.admit_factor.value
         return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, queue, admit, self._pool_rates.reuse_share)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
+from costmodel.values import Role
 from kvtier.control.follower import AgentFollower, FollowSettings, FollowStatus
 from kvtier.index.layout import Home
 from kvtier.index.memory import BlockIndex
@@ -95,14 +96,16 @@ class Followers:
             await asyncio.sleep(_ATTACH_S)
 
     def _home(self, worker: Worker) -> Home | None:
-        """None: it reaches no pages. UMBP's clients read from every node by themselves."""
+        """None: it reaches no pages. UMBP's clients read from every node by themselves. An engine that tells of no storage is
+        taken to share its node's, but a decode worker gets its KV from prefill."""
         if worker.info is None:
             return None
         here = worker.node if worker.node in self._nodes else None
         backend = worker.info.flags.get(_STORAGE_FLAG)
         if backend == _UMBP_BACKEND and self._umbp:
             return Home(worker.node, remote=True)
-        if backend == _OUR_BACKEND or (backend is None and here is not None):
+        silent = backend is None and here is not None and worker.role is not Role.DECODE
+        if backend == _OUR_BACKEND or silent:
             return Home(here, self._remote)
         return None
 

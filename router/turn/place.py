@@ -88,7 +88,7 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
                 prefills.append(Prefill(key, residency, load, prefill_rates, pool.restore, turns, served_turns=rates.served))
             if role is not Role.PREFILL:
                 link = _NO_LINK if role is Role.UNIFIED else worker.transfer.link
-                decodes.append(Decode(key, load, decode_rates, link, residency.tokens, turns, tokens, rates.served))
+                decodes.append(Decode(key, load, decode_rates, link, residency.device_tokens, turns, tokens, rates.served))
     kv_bytes, waits = pool.config.hardware.kv_bytes_per_token, pool.rates
     return Fleet(
         tuple(prefills),

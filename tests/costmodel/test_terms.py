@@ -20,7 +20,7 @@ from costmodel.terms import (
     queue_ms,
     transfer_ms,
 )
-from costmodel.values import Decode, DecodeRates, Link, Load, PrefillRates, Run, Tier, WorkerKey
+from costmodel.values import Decode, DecodeRates, Link, Load, PrefillRates, Residency, Run, Tier, WorkerKey
 
 HOST = Link(1.0, 100.0)
 POOL = Link(2.0, 50.0)
@@ -146,3 +146,10 @@ def test_hardware_prior_agrees_with_the_published_restore_times() -> None:
     assert link_ms(prior.transfer, size_bytes) == pytest.approx(85, rel=0.01)
     assert prior.restore()[Tier.L3] == prior.pool_remote
     assert prior.restore(pool_is_local=True)[Tier.L3] == prior.pool_local
+
+
+def test_a_decode_worker_is_credited_with_what_lies_on_its_device_alone() -> None:
+    runs = (Run(0, 100, Tier.L1), Run(100, 50, Tier.L2), Run(150, 50, Tier.L1))
+    assert (Residency(runs).tokens, Residency(runs).device_tokens) == (200, 100)
+    assert Residency(runs[1:]).device_tokens == 0
+    assert Residency().device_tokens == 0

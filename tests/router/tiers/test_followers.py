@@ -51,6 +51,19 @@ async def test_a_worker_reaches_the_pool_if_its_engine_stores_there(flags: dict[
     assert found == {WorkerKey(name): (BlockRun(0, 2, Tier.L3, node),) for name, node in reached.items()}
 
 
+@pytest.mark.parametrize(("flags", "reached"), [({}, {"p0"}), ({"hicache_storage_backend": "dynamic"}, {"p0", "d0"})])
+async def test_a_decode_worker_that_tells_of_no_storage_reads_no_pages(flags: dict[str, Any], reached: set[str]) -> None:
+    names = {"prefill": "p0", "decode": "d0"}
+    workers = {role: [{"url": f"http://{name}:1", "name": name, "node": "a"}] for role, name in names.items()}
+    fleet = Fleet(Config.model_validate({"pools": [{"models": [MODEL], **workers}]}))
+    for worker in fleet.workers:
+        worker.discovered(EngineInfo("sglang", (MODEL,), page_size=16, flags=flags))
+    index = fleet.pools["default"].blocks
+    index.apply(NodeKey("a"), BlocksStored((1, 2), None, Tier.L3, 16), 0.0)
+    followers_of(fleet, "a").attach()
+    assert {key.worker_id for key in index.match((1, 2), 0.0)} == reached
+
+
 async def test_where_nothing_is_brought_near_the_pages_of_the_own_node_alone_count() -> None:
     workers = ({"url": "http://h1:1", "name": "w0", "node": "a"}, {"url": "http://h2:1", "name": "w1", "node": "b"})
     fleet = fleet_of(*workers, flags={"hicache_storage_backend": "dynamic"})
