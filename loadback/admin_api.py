@@ -170,6 +170,7 @@ class NodeNumbers(msgspec.Struct, frozen=True):
 
     node: str
     up: bool = False
+    fault: str = ""
     age_ms: float | None = None  # since it told
     numbers: dict[str, float] = {}
 

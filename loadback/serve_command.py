@@ -78,6 +78,8 @@ def beside_turns(tree: Config) -> list[str]:
         prefetch += f", triggers {', '.join(tree.prefetch.triggers) or 'none'}"
         prefetch += "" if tree.prefetch.warm else ", without warm requests"
     umbp = f"master of UMBP on {tree.umbp.host}:{tree.umbp.port}" if tree.umbp is not None else "no master"
+    if tree.umbp_master is not None:
+        umbp += f", asks the one at {tree.umbp_master.address}"
     return [f"agents: {agents or 'none'}", prefetch, f"umbp: {umbp}"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -32,3 +33,14 @@ def parse_changes(text: str, *, joins: bool) -> tuple[Change, ...]:
             key = WorkerKey(match["worker"])
             found.append(Change(float(match["at_s"]), key, _ROLES[match["role"]], joins))
     return tuple(found)
+
+
+def require_known(workers: Iterable[WorkerKey], changes: Sequence[Change]) -> None:
+    """Raises `ValueError` for a worker that is lost without being there, or joins beside itself."""
+    there = set(workers)
+    for change in sorted(changes, key=lambda each: each.at_s):
+        if change.joins == (change.worker in there):
+            what = "joins, but is there already" if change.joins else "is lost, but is not there"
+            names = ", ".join(sorted(worker.worker_id for worker in there))
+            raise ValueError(f"{change.worker.worker_id} {what} at {change.at_s:g} s; there are {names}")
+        there ^= {change.worker}

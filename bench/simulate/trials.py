@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bench.simulate.ablation import ablation_table, build_ablation, deltas
-from bench.simulate.churn import parse_changes
+from bench.simulate.churn import parse_changes, require_known
 from bench.simulate.console import compare, guards_of, run_shown, show, told_errors, words
 from bench.simulate.experiments import Choice, weka_experiment
 from bench.simulate.options import AsJson, Assume, Cost, Hindsight, Horizon, HostGb, Jobs, Out, Policies, Seed, Topology
@@ -77,4 +77,6 @@ def churn(
             hindsight=hindsight,
             assumed=parse_assumed(assume),
         )
-        compare(weka_experiment(choice, seed, concurrency, name="churn"), policies, seed, jobs, as_json, out)
+        experiment = weka_experiment(choice, seed, concurrency, name="churn")
+        require_known(experiment.cluster.topology.roles(), changes)
+        compare(experiment, policies, seed, jobs, as_json, out)

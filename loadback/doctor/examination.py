@@ -10,6 +10,7 @@ import httpx
 
 from engine_adapters.base import Endpoint, EngineInfo
 from loadback.admin_api import admin_headers
+from loadback.doctor.agents import check_agents, check_nodes
 from loadback.doctor.check import Check, Target
 from loadback.doctor.engine import check_engine, check_pages
 from loadback.doctor.events import check_events
@@ -31,7 +32,7 @@ async def examine_config(config: Config) -> list[Check]:
             checks += told
             if pool.prompt is not None:
                 checks += await check_prompt(http, pool.name, pool.engine, pool.prompt, found)
-    return checks
+    return checks + await check_agents(config)
 
 
 async def examine_gateway(url: str, token: str | None) -> list[Check]:
@@ -39,6 +40,7 @@ async def examine_gateway(url: str, token: str | None) -> list[Check]:
         base_url=url, headers=admin_headers(token), timeout=CONTROL_TIMEOUT_S, trust_env=False
     ) as http:
         targets, checks = await check_gateway(http)
+        checks += await check_nodes(http) if targets else []
     async with httpx.AsyncClient(timeout=CONTROL_TIMEOUT_S, trust_env=False) as http:
         for pool in dict.fromkeys(target.pool for target in targets):
             _, told = await _examine_engines(http, [target for target in targets if target.pool == pool], events=True)

@@ -118,7 +118,9 @@ class PrefetchApi:
         if body.worker is None:
             return None
         name, _, rank = body.worker.partition("#")
-        _, worker = self._fleet.find(name)
+        worker = next((each for each in self._fleet.workers if each.worker_id == name), None)
+        if worker is None:
+            raise BadRequest(f"no worker {name!r}; GET /admin/workers lists them", param="worker")
         number = _number(rank or "0")
         key = WorkerKey(name, -1 if number is None else number)
         if worker.role is Role.DECODE or key not in worker.keys:

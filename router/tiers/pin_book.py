@@ -108,12 +108,12 @@ class PinBook:
         self, name: str, digests: bytes, index: BlockIndex, serves: Callable[[PageSpace], bool], ttl_ms: float
     ) -> Held:
         node = self._nodes.by_name[name]
-        if node.report is None:
+        if node.report is None or node.fault:
             return Held(Status.BUSY, fault=node.fault)
         best = Held(Status.MISS)
         for space in filter(serves, node.report.spaces):
             held = await self._pin_space(node, name, space, digests[: await leading_bytes(name, digests, index)], ttl_ms)
-            best = max(best, held, key=lambda each: each.pages)
+            best = max(best, held, key=lambda each: (each.pages, each.status is not Status.MISS))
             if held.pages and held is not best:
                 await self._unpin_at(name, held.pins)
         return best

@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from bench.simulate.churn import Change, parse_changes
+from bench.simulate.churn import Change, parse_changes, require_known
 from bench.simulate.cluster import Cluster, Engines, parse_topology
 from bench.simulate.generated import programbench
 from bench.simulate.machine import load_accelerator, load_model
@@ -99,3 +99,14 @@ def test_changes_are_read_from_words() -> None:
     assert parse_changes("", joins=True) == ()
     with pytest.raises(ValueError, match="p1@600"):
         parse_changes("worker1@5", joins=False)
+
+
+def test_only_workers_that_are_there_can_be_lost() -> None:
+    workers = parse_topology("2P2D").roles()
+    require_known(workers, changes(lose="p1@10,p2@30", join="p2@20,p1@20"))
+    with pytest.raises(ValueError, match=r"p9 is lost, but is not there at 10 s; there are d0, d1, p0, p1"):
+        require_known(workers, changes(lose="p9@10"))
+    with pytest.raises(ValueError, match="p2 is lost, but is not there"):
+        require_known(workers, changes(lose="p2@10", join="p2@20"))
+    with pytest.raises(ValueError, match="d0 joins, but is there already"):
+        require_known(workers, changes(join="d0@20"))

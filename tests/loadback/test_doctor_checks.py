@@ -7,15 +7,17 @@ import pytest
 from costmodel.values import Role
 from engine_adapters.base import Endpoint, EngineInfo, EngineKind
 from engine_adapters.launch.environments import ROOT
+from engine_adapters.launch.ports import free_ports
 from engine_adapters.prompt.engine_prompts import EnginePrompts
 from engine_adapters.sglang.contract import Clause, Finding, Need, Verdict
-from loadback.admin_api import Feed, PoolIndex, PromptModel, Prompts, Worker
+from loadback.admin_api import Feed, NodeNumbers, PoolIndex, PromptModel, Prompts, Worker
+from loadback.doctor.agents import check_agents, check_home, check_node
 from loadback.doctor.check import Check, Mark, Target
 from loadback.doctor.engine import check_contract, check_pages, check_role, judge_clock, remedy
 from loadback.doctor.gateway import check_feed, check_prompt_states, check_worker, target_of
 from loadback.doctor.host import judge_file_limit
 from loadback.doctor.prompt import check_root, load_folder
-from router.config.tree import PromptConfig
+from router.config.tree import Config, PromptConfig
 
 DATE = "Sun, 29 Nov 2026 12:00:00 GMT"
 DATE_S = 1795953600.0
@@ -148,3 +150,24 @@ def test_a_listed_worker_becomes_a_target(engine: str | None, kind: EngineKind) 
 @pytest.mark.parametrize(("limit", "mark"), [(1024, Mark.WARN), (3328, Mark.OK), (-1, Mark.OK)])
 def test_file_limit(limit: int, mark: Mark) -> None:
     assert judge_file_limit(limit, turns=1024).mark is mark
+
+
+@pytest.mark.parametrize(("fault", "mark"), [("", Mark.OK), ("connection refused", Mark.WARN)])
+def test_an_agent_that_a_gateway_does_not_reach(fault: str, mark: Mark) -> None:
+    check = check_node(NodeNumbers("n0", up=not fault, fault=fault, numbers={"stored": 1200.0}))
+    assert check.mark is mark
+    assert (fault or "1,200 pages") in check.found
+
+
+def test_an_agent_without_workers_of_its_node() -> None:
+    assert check_home("n0", {"n0", "n1"}).mark is Mark.OK
+    assert "n1, n2" in check_home("n0", {"n2", "n1"}).found
+
+
+async def test_an_agent_that_nobody_started_is_told_with_its_address() -> None:
+    agents = ({"node": "n0", "host": "127.0.0.1", "port": free_ports(1)[0]},)
+    pools = ({"unified": ({"url": "http://127.0.0.1:1", "node": "elsewhere"},)},)
+    lost, homeless = await check_agents(Config.model_validate({"pools": pools, "agents": agents}))
+    assert (lost.mark, homeless.mark) == (Mark.WARN, Mark.WARN)
+    assert lost.found.startswith("127.0.0.1:")
+    assert "loadback agent" in lost.fix

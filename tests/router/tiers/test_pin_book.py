@@ -66,3 +66,28 @@ async def test_pins_that_are_being_made_count_towards_the_bound() -> None:
     assert [each.id for each in book.listed()] == [pin.id]
     await book.remove(pin.id)
     assert (await book.add("third", DIGESTS, index, lambda space: True, 10.0)).nodes["a"].pages == 1
+
+
+class FullNode(SlowNode):
+    """May pin no more; it has pages in two spaces, of which one has none of these."""
+
+    async def report(self) -> NodeReport:
+        return NodeReport("a", 1, {}, (SPACE, PageSpace("m", "bfloat16", "page_first", 64)))
+
+    async def pin(self, orders: Sequence[PinOrder]) -> list[Pinned]:
+        full = orders[0].space.page_tokens == SPACE.page_tokens
+        return [Pinned(Status.BUSY if full else Status.MISS, 0, 0) for _ in orders]
+
+
+async def test_a_node_that_may_pin_no_more_is_busy_and_so_is_one_that_does_not_answer() -> None:
+    node, index = FullNode(), BlockIndex(256, max_sources=2)
+    index.apply(NodeKey("a"), BlocksStored((event_id(DIGESTS),), None, Tier.L3, 16), 0.0)
+    nodes = Nodes({"a": node}, lambda: 0.0)
+    await nodes.ask("a")
+    book = PinBook(nodes, lambda: 0.0, max_pins=2, max_ttl_s=60.0)
+    held = (await book.add("full", DIGESTS, index, lambda space: True, 10.0)).nodes["a"]
+    assert (held.status, held.pages) == (Status.BUSY, 0)
+    assert "more is pinned" in held.fault
+    nodes.by_name["a"].fault = "connection refused"
+    held = (await book.add("away", DIGESTS, BlockIndex(256, max_sources=2), lambda space: True, 10.0)).nodes["a"]
+    assert (held.status, held.fault) == (Status.BUSY, "connection refused")
