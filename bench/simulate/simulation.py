@@ -239,7 +239,7 @@ class Simulation:
         )
         fleet = self._view.fleet(pages, call.prompt_tokens, routed, now_ms, new_thread=came.new, allowed=came.allowed)
         chosen = self._policy.decide(turn, fleet, now_ms, self._rng).chosen
-        if self._hold.must_wait(chosen.prefill, self._view.ahead(chosen.prefill), chosen.terms.queue_ms, standing):
+        if self._hold.must_wait(chosen.prefill, self._view.ahead(chosen.prefill, now_ms), standing):
             return chosen.prefill
         self._turns += 1
         rid = str(self._turns)

@@ -20,7 +20,7 @@ from engine_adapters.emulator.model.request import Cached
 from kvtier.index.convert import to_residency
 from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
 from kvtier.index.memory import BlockIndex
-from router.fleet.ledger import Ahead, Ledger, Work
+from router.fleet.ledger import Ahead, Ledger, Work, doubted_at
 from router.fleet.rates import Rates
 
 _INDEX_ENTRIES = 4_000_000
@@ -205,9 +205,9 @@ class View:
     def kv_bytes_per_token(self) -> float:
         return self._belief.kv_bytes_per_token
 
-    def ahead(self, key: WorkerKey) -> Ahead:
+    def ahead(self, key: WorkerKey, now_ms: float) -> Ahead:
         """Turns of ours whose prefill there is not known to be over."""
-        return self.workers[key].ledger.ahead
+        return self.workers[key].ledger.ahead(now_ms)
 
     def placed(self, sent: Sent, pages: Sequence[int]) -> None:
         """Book a turn before anything is sent, so that the next decision sees it."""
@@ -216,7 +216,13 @@ class View:
             self._flows[node] = self._flows.get(node, 0) + 1
         uncached = max(0, sent.prompt_tokens - sent.chosen.cut_tokens)
         terms = sent.chosen.terms
-        work = Work(uncached, terms.compute_ms, terms.transfer_ms, sent.prompt_tokens)
+        work = Work(
+            uncached,
+            terms.compute_ms,
+            terms.transfer_ms,
+            sent.prompt_tokens,
+            doubted_at(sent.sent_ms, terms.ttft_ms),
+        )
         prefill.ledger.book_prefill(sent.turn, work, sent.sent_ms)
         decode.ledger.book_decode(sent.turn, sent.prompt_tokens)
         prefill.prefill_tokens += sent.prompt_tokens

@@ -26,6 +26,8 @@ class EnginePages:
     def striped(cls, parts: Iterable[tuple[int, int]], count: int) -> EnginePages:
         """`count` pages of one piece from each of `parts`, which are arrays of such pieces: (address, bytes of a piece)."""
         columns = [(address, size) for address, size in parts]
+        if any(size <= 0 for _, size in columns):
+            raise ValueError("a piece of a page has no bytes")
         addresses = array("q", bytes(8 * len(columns) * count))
         for number, (address, size) in enumerate(columns):
             addresses[number :: len(columns)] = array("q", range(address, address + size * count, size))

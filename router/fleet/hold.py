@@ -2,7 +2,8 @@
 
 In an engine's queue a turn's worker is fixed, and the KV that it counted on may be evicted before its turn comes, most of all
 where it was fetched into L2 on arrival. A turn that is held is placed anew when there is room. The engine never runs dry, and
-the line moves whatever was predicted: `KEEP_TURNS` of this gateway are always let through. Refuses to know what a turn is.
+the line moves whatever was predicted: `KEEP_TURNS` of this gateway are always let through, and what is long overdue counts for
+nothing (`Ledger.ahead`). Refuses to know what a turn is.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ KEEP_TURNS = 2  # turns of ours at a worker, one computing and one that follows 
 KV_SHARE = (
     0.4  # of L1 that the prompts of our turns in prefill may want together: more would displace each other before they run
 )
-_LOOK_AGAIN_MS = 1000.0  # predictions drift and workers are lost without an event: the first of each line is offered again
+_LOOK_AGAIN_MS = 250.0  # predictions run out and workers are lost without an event: those in line are offered again
+_MOST_OFFERS = 8  # at once, down a line whose first prefers another worker
 
 Later = Callable[[float, Callable[[], None]], object]
 
@@ -68,11 +70,11 @@ class Hold:
         self.held = 0
         self.held_ms = 0.0  # of those that wait no more
 
-    def must_wait(self, worker: WorkerKey, ahead: Ahead, ahead_ms: float, standing: Standing) -> bool:
-        """Whether a turn for this worker waits: these of ours are there, with `ahead_ms` of compute left."""
+    def must_wait(self, worker: WorkerKey, ahead: Ahead, standing: Standing) -> bool:
+        """Whether a turn for this worker waits."""
         if not self._limit_ms or ahead.turns < KEEP_TURNS:
             return False
-        enough = ahead_ms >= self._limit_ms or ahead.kv_share >= KV_SHARE
+        enough = ahead.compute_ms >= self._limit_ms or ahead.kv_share >= KV_SHARE
         return enough or (standing is Standing.COMES and worker in self._lines)
 
     def wait(self, worker: WorkerKey, came_ms: float, offer: Offer) -> Held:
@@ -88,15 +90,11 @@ class Hold:
 
     def freed(self, worker: WorkerKey) -> None:
         """Some prefill of ours at this worker is over. Those in line for it go while there is room; with nobody in line it is
-        offered to the first of the longest line."""
-        if not self._lines:
-            return
-        if worker not in self._lines:
-            longest = max(self._lines.values(), key=len)
-            self._offer(longest[0])
-            return
-        while worker in self._lines and self._offer(self._lines[worker][0]) != worker:
-            pass
+        offered down the longest line until somebody goes."""
+        if worker in self._lines:
+            self._advance(worker)
+        elif self._lines:
+            self._offer_down(max(self._lines.values(), key=len))
 
     def leave(self, held: Held) -> None:
         """It waits no more. Leaving twice is harmless."""
@@ -104,7 +102,17 @@ class Hold:
             self.waiting -= 1
             self.held_ms += self._clock() - held.since_ms
 
+    def _advance(self, worker: WorkerKey) -> None:
+        while worker in self._lines and self._offer(self._lines[worker][0]) != worker:
+            pass
+
+    def _offer_down(self, line: list[Held]) -> None:
+        for held in line[:_MOST_OFFERS]:
+            if self._offer(held) is None:
+                return
+
     def _offer(self, held: Held) -> WorkerKey | None:
+        """None when it has gone."""
         wanted = held.offer(Standing.OFFERED)
         if wanted is None:
             self.leave(held)
@@ -126,8 +134,10 @@ class Hold:
         return True
 
     def _look_again(self) -> None:
-        for line in list(self._lines.values()):
-            self._offer(line[0])
+        for worker in list(self._lines):
+            self._advance(worker)
+        if self._lines:
+            self._offer_down(max(self._lines.values(), key=len)[1:])
         self._looking = bool(self._lines)
         if self._looking:
             self._later(_LOOK_AGAIN_MS, self._look_again)

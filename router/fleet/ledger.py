@@ -6,6 +6,7 @@ is written, and prefill work is worked off at the worker's own measured rate unt
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -14,19 +15,35 @@ from costmodel.turnover import Turnover
 from costmodel.values import Load
 from engine_adapters.base import LoadReport
 
+_DOUBT_MS, _DOUBT_TIMES = 5_000.0, 3.0
+
 
 class Work(msgspec.Struct, frozen=True, gc=False):
-    """A turn's prefill as it was predicted when it was placed. Its leg ends when compute and transfer have."""
+    """A turn's prefill as it was predicted when it was placed. Its leg ends when compute and transfer have.
+
+    From `doubted_ms` on it holds nobody back (`ahead`): what is stuck must not stop what could run. From `over_ms` on it counts
+    as over: of a whole reply on a unified worker nobody tells when its prefill is.
+    """
 
     uncached_tokens: float
     compute_ms: float
     transfer_ms: float = 0.0
     prompt_tokens: int = 0
+    doubted_ms: float = inf
+    over_ms: float = inf
+
+
+def doubted_at(sent_ms: float, ttft_ms: float) -> float:
+    """When a prefill that was predicted to end `ttft_ms` after `sent_ms` is thought to be stuck."""
+    return sent_ms + _DOUBT_MS + _DOUBT_TIMES * ttft_ms
 
 
 class Ahead(NamedTuple):
+    """Turns of ours whose prefill is not known to be over."""
+
     turns: int
-    kv_share: float  # of the worker's L1, 0 where its size is unknown
+    compute_ms: float  # that is left of them, as predicted
+    kv_share: float  # of the worker's L1 that they want at once, 0 where its size is unknown
 
 
 class Ledger:
@@ -36,6 +53,7 @@ class Ledger:
         "_computing",
         "_decoding",
         "_decoding_tokens",
+        "_next_over_ms",
         "_progress_from_ms",
         "_queued_ms",
         "_report",
@@ -54,6 +72,7 @@ class Ledger:
         self._queued_ms = 0.0
         self._uncached_tokens = 0.0
         self._progress_from_ms = 0.0
+        self._next_over_ms = inf
         self._report: LoadReport | None = None
         self._reported_ms = 0.0
         self._reported_decoding = 0  # own turns and their tokens when the report came
@@ -67,12 +86,31 @@ class Ledger:
         computing, decoding = len(self._computing), len(self._decoding)
         return max(decoding, computing)
 
-    @property
-    def ahead(self) -> Ahead:
-        """Turns of ours whose prefill is not known to be over, and the KV that they need at once."""
-        tokens = sum(work.prompt_tokens for work in self._computing.values())
+    def ahead(self, now_ms: float) -> Ahead:
+        """Without what is doubted."""
+        self._assume_over(now_ms)
+        turns, compute_ms, tokens = 0, 0.0, 0
+        for work in self._computing.values():
+            if work.doubted_ms > now_ms:
+                turns += 1
+                compute_ms += work.compute_ms
+                tokens += work.prompt_tokens
         capacity = self._report.kv_tokens_capacity if self._report is not None else 0
-        return Ahead(len(self._computing), tokens / capacity if capacity else 0.0)
+        return Ahead(turns, max(0.0, compute_ms - self._done_ms(now_ms)), tokens / capacity if capacity else 0.0)
+
+    def _done_ms(self, now_ms: float) -> float:
+        """Of the first in line, the only one that makes progress; nothing of one that is doubted."""
+        head = next(iter(self._computing.values()), None)
+        if head is None or head.doubted_ms <= now_ms:
+            return 0.0
+        return min(head.compute_ms, now_ms - self._progress_from_ms)
+
+    def _assume_over(self, now_ms: float) -> None:
+        if now_ms < self._next_over_ms:
+            return
+        for turn_id, work in [each for each in self._computing.items() if each[1].over_ms <= now_ms]:
+            self.settle_prefill(turn_id, work.over_ms)
+        self._next_over_ms = min((work.over_ms for work in self._computing.values()), default=inf)
 
     @property
     def report(self) -> LoadReport | None:
@@ -91,6 +129,7 @@ class Ledger:
         if not self._computing:
             self._progress_from_ms = now_ms
         self._computing[turn_id] = work
+        self._next_over_ms = min(self._next_over_ms, work.over_ms)
         self._uncached_tokens += work.uncached_tokens
         self._queued_ms += work.compute_ms
 
@@ -138,6 +177,7 @@ class Ledger:
         """
         if not booked:
             return self._reported_load(now_ms)
+        self._assume_over(now_ms)
         queued = queued_ms = 0.0
         turns = len(self._computing)
         if turns:

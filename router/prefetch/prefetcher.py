@@ -93,6 +93,11 @@ class Prefetcher:
 
     # what turns tell
 
+    def held(self, turn: Turn, worker: WorkerKey) -> None:
+        """For the planner it has returned; where it goes in the end is told by `sent`."""
+        if self.on:
+            self.tell(ev.Sent(turn.sighting.thread, worker, _client(turn.request.headers)))
+
     def sent(self, turn: Turn) -> None:
         attempt = turn.attempt
         if not self.on or attempt is None:

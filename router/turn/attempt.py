@@ -7,6 +7,7 @@ both engines are told to abort by `rid`, since a half-failed pair leaves decode 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 import msgspec
 
@@ -14,7 +15,7 @@ from router.body.logprobs import PromptLogprobs
 from router.body.strip import details, strip_member
 from router.dialects.dialect import Dialect
 from router.errors import GatewayError
-from router.fleet.ledger import Work
+from router.fleet.ledger import Work, doubted_at
 from router.fleet.worker import Worker
 from router.turn.legs import Leg, PrefillLeg, ReplyLeg
 from router.turn.locate import Assumed
@@ -116,7 +117,9 @@ class Attempt:
         placement = self.placement
         uncached = max(0, prompt_tokens - placement.decision.chosen.cut_tokens)
         terms = placement.decision.chosen.terms
-        work = Work(uncached, terms.compute_ms, terms.transfer_ms, prompt_tokens)
+        doubted_ms = doubted_at(self.dispatched_ms, terms.ttft_ms)
+        over_ms = inf if placement.disaggregated or self.observer is not None else self.dispatched_ms + terms.ttft_ms
+        work = Work(uncached, terms.compute_ms, terms.transfer_ms, prompt_tokens, doubted_ms, over_ms)
         self.prefill_ledger.book_prefill(self._turn_id, work, self.dispatched_ms)
         self.decode_ledger.book_decode(self._turn_id, prompt_tokens)
         placement.prefill.breaker.on_dispatch()
@@ -143,7 +146,10 @@ class Attempt:
             self._on_result = self.stream = _told
 
     def _judge_silence(self, now_ms: float) -> None:
-        """Clients often give up before `first_byte_s`: a worker that swallows requests would never be charged with one."""
+        """Clients often give up before `first_byte_s`: a worker that swallows requests would never be charged with one. Of a
+        whole reply nothing comes until all of it is there, so that its silence says nothing."""
+        if self.observer is None:
+            return
         silent_ms = now_ms - self.dispatched_ms
         patience_ms = max(_SILENT_MS, _SILENT_TIMES * self.placement.decision.chosen.terms.ttft_ms)
         if self.first_event_ms is not None or silent_ms < patience_ms:

@@ -132,12 +132,14 @@ class Dispatcher:
 
     def hold(self, turn: Turn, worker: WorkerKey, offer: Offer) -> Held:
         """As `Sender` says."""
+        if self._watcher is not None:
+            self._watcher.held(turn, worker)
         return self.holds[turn.pool.name].wait(worker, turn.arrived_ms, offer)
 
     def _must_wait(self, turn: Turn, placement: Placement, standing: Standing) -> bool:
         chosen = placement.decision.chosen
-        ahead = placement.prefill.ranks[placement.prefill_rank].ahead
-        return self.holds[turn.pool.name].must_wait(chosen.prefill, ahead, chosen.terms.queue_ms, standing)
+        ahead = placement.prefill.ranks[placement.prefill_rank].ahead(self._clock())
+        return self.holds[turn.pool.name].must_wait(chosen.prefill, ahead, standing)
 
     def _freed(self, hold: Hold, worker: WorkerKey) -> None:
         """Not at once: this is called in the middle of another turn's callback."""

@@ -28,8 +28,12 @@ def due_of(policy: PolicyConfig, headers: Iterable[Header]) -> Due | None:
     """None where the objective knows no deadlines. Raises `BadRequest` for a class that is not declared."""
     if policy.objective is not Objective.SLO:
         return None
-    name = next((value.decode("latin-1").strip() for key, value in headers if key == HEADER), None) if policy.classes else None
-    if name is None or name == DEFAULT:
+    name = (
+        next((value.decode("utf-8", "replace").strip() for key, value in headers if key == HEADER), "")
+        if policy.classes
+        else ""
+    )
+    if name in ("", DEFAULT):
         return _due(DEFAULT, policy.classes.get(DEFAULT, policy.slo))
     if name not in policy.classes:
         known = ", ".join(sorted(policy.classes))

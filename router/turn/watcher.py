@@ -14,6 +14,9 @@ class TurnWatcher(Protocol):
     def sent(self, turn: Turn) -> None:
         """A try was placed and sent; `turn.attempt` has it."""
 
+    def held(self, turn: Turn, worker: WorkerKey) -> None:
+        """It has come, and waits for room at this worker; `sent` follows, there or elsewhere."""
+
     def tool_closed(self, thread: str, worker: WorkerKey, headers: list[Header], tool: str) -> None:
         """A tool call of the reply that runs for `thread` is complete. `worker` has computed its prompt; `headers` are the
         client's. The turn itself would be held by what it holds."""

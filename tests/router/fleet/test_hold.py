@@ -16,6 +16,10 @@ A, B = WorkerKey("a"), WorkerKey("b")
 LIMIT_MS = 100.0
 
 
+def ahead(turns: int) -> Ahead:
+    return Ahead(turns, 60.0 * turns, 0.0)
+
+
 class Site:
     """Two workers that turns of 60 ms go to, and a clock that calls back."""
 
@@ -39,7 +43,7 @@ class Site:
 
     def place(self, turn: str, standing: Standing) -> WorkerKey | None:
         worker = self.wants[turn]
-        if self.hold.must_wait(worker, Ahead(len(self.at[worker]), 0.0), 60.0 * len(self.at[worker]), standing):
+        if self.hold.must_wait(worker, ahead(len(self.at[worker])), standing):
             return worker
         self.at[worker].append(turn)
         self.gone.append(turn)
@@ -75,15 +79,15 @@ def test_newcomers_do_not_pass_those_in_line() -> None:
     site = Site()
     for turn in ("1", "2", "3"):
         site.come(turn, A)
-    assert site.hold.must_wait(A, Ahead(KEEP_TURNS, 0.0), 1.0, Standing.COMES)
-    assert not site.hold.must_wait(A, Ahead(KEEP_TURNS, 0.0), 1.0, Standing.OFFERED)
-    assert not site.hold.must_wait(A, Ahead(KEEP_TURNS - 1, 9.0), 1e9, Standing.COMES), "the engine would run dry"
+    assert site.hold.must_wait(A, Ahead(KEEP_TURNS, 1.0, 0.0), Standing.COMES)
+    assert not site.hold.must_wait(A, Ahead(KEEP_TURNS, 1.0, 0.0), Standing.OFFERED)
+    assert not site.hold.must_wait(A, Ahead(KEEP_TURNS - 1, 1e9, 9.0), Standing.COMES), "the engine would run dry"
 
 
 def test_prompts_that_want_too_much_of_l1_together_are_held_as_well() -> None:
     hold = Site().hold
-    assert hold.must_wait(A, Ahead(KEEP_TURNS, KV_SHARE), 0.0, Standing.COMES)
-    assert not hold.must_wait(A, Ahead(KEEP_TURNS, KV_SHARE / 2), 0.0, Standing.COMES)
+    assert hold.must_wait(A, Ahead(KEEP_TURNS, 0.0, KV_SHARE), Standing.COMES)
+    assert not hold.must_wait(A, Ahead(KEEP_TURNS, 0.0, KV_SHARE / 2), Standing.COMES)
 
 
 def test_a_turn_is_placed_anew_where_there_is_room() -> None:
@@ -125,9 +129,22 @@ def test_those_in_line_are_looked_at_again_without_an_event() -> None:
     site.wants["4"] = B  # a is lost, say
     site.sleep(1001)
     assert (site.gone, site.hold.waiting) == (["1", "2", "4"], 0)
-    assert site.hold.held_ms >= 2000
+    assert site.hold.held_ms >= 1001
     site.sleep(10_000)
     assert not site.due, "nothing is looked at while nobody waits"
+
+
+def test_a_free_worker_is_offered_down_the_line() -> None:
+    site = Site()
+    for turn in ("1", "2", "3", "4", "5"):
+        site.come(turn, A)
+    site.come("6", B)
+    site.wants["5"] = B
+    site.over(B)
+    assert site.at[B] == ["5"], "the two before it prefer a"
+    site.wants["4"] = B
+    site.sleep(1001)
+    assert site.at[B] == ["5", "4"], "without an event as well"
 
 
 def test_off_nobody_waits() -> None:

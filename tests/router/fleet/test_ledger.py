@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine_adapters.base import LoadReport
-from router.fleet.ledger import Ledger, Work
+from router.fleet.ledger import Ledger, Work, doubted_at
 
 
 def test_two_turns_in_the_same_millisecond_see_each_other():
@@ -134,10 +134,31 @@ def test_how_many_turns_wait_is_told_only_with_the_own_prediction():
 
 def test_what_is_ahead_counts_prompts_against_l1() -> None:
     ledger = Ledger()
-    ledger.book_prefill(1, Work(10, 1.0, prompt_tokens=300), 0)
-    ledger.book_prefill(2, Work(10, 1.0, prompt_tokens=200), 0)
-    assert ledger.ahead == (2, 0.0), "nothing is known of its size"
+    ledger.book_prefill(1, Work(10, 100.0, prompt_tokens=300), 0)
+    ledger.book_prefill(2, Work(10, 50.0, prompt_tokens=200), 0)
+    assert ledger.ahead(0) == (2, 150.0, 0.0), "nothing is known of its size"
     ledger.reported(LoadReport(0, 0, 0, kv_tokens_capacity=1000), 0)
-    assert ledger.ahead == (2, 0.5)
-    ledger.settle_prefill(1, 5)
-    assert ledger.ahead == (1, 0.2)
+    assert ledger.ahead(30) == (2, 120.0, 0.5)
+    ledger.settle_prefill(1, 40)
+    assert ledger.ahead(50) == (1, 40.0, 0.2)
+
+
+def test_what_is_stuck_is_not_ahead_of_others() -> None:
+    ledger = Ledger()
+    ledger.book_prefill(1, Work(10, 2000.0, doubted_ms=doubted_at(0, 2000.0)), 0)
+    ledger.book_prefill(2, Work(10, 100.0), 0)
+    assert ledger.ahead(10_000).turns == 2
+    assert ledger.ahead(12_000) == (1, 100.0, 0.0)
+    assert ledger.load(12_000, 1.0).queued_turns == 2, "where it is placed, the worker still looks busy"
+
+
+def test_a_prefill_that_nobody_tells_of_is_over_when_it_was_to_be() -> None:
+    ledger = Ledger()
+    ledger.book_prefill(1, Work(10, 100.0, over_ms=100.0), 0)
+    ledger.book_prefill(2, Work(20, 50.0, over_ms=150.0), 0)
+    assert ledger.ahead(99).turns == 2
+    assert ledger.ahead(120) == (1, 30.0, 0.0)
+    load = ledger.load(200, 1.0)
+    assert (load.queued_ms, load.queued_turns, load.queued_uncached_tokens) == (0.0, 0, 0.0)
+    ledger.settle_prefill(1, 300)
+    assert ledger.ahead(300).turns == 0
