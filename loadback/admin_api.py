@@ -111,6 +111,14 @@ class Predicted(msgspec.Struct, frozen=True):
     drifting: bool = False
 
 
+class Regretted(msgspec.Struct, frozen=True):
+    """What the runner-up is thought to have been worth, over the last 200 turns that were looked at."""
+
+    turns: int = 0
+    mean_ms: float | None = None
+    share: float | None = None
+
+
 class Worker(msgspec.Struct, frozen=True):
     """One entry of `/admin/workers`."""
 
@@ -126,6 +134,8 @@ class Worker(msgspec.Struct, frozen=True):
     last_fault: str | None = None
     inflight: int = 0
     ttft: Predicted = Predicted()
+    terms: dict[str, Predicted] = {}
+    regret: Regretted = Regretted()
     events: list[Feed] = []
 
 

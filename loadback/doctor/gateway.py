@@ -8,7 +8,19 @@ import httpx
 
 from costmodel.values import Role
 from engine_adapters.base import Endpoint, EngineKind
-from loadback.admin_api import SHOWN_BYTES, AdminError, Feed, Indexes, PoolIndex, PromptModel, Worker, Workers, fetch, told
+from loadback.admin_api import (
+    SHOWN_BYTES,
+    AdminError,
+    Feed,
+    Indexes,
+    PoolIndex,
+    Predicted,
+    PromptModel,
+    Worker,
+    Workers,
+    fetch,
+    told,
+)
 from loadback.doctor.check import Check, Target, fail, ok, warn
 
 FIXES = {
@@ -59,15 +71,24 @@ def check_worker(worker: Worker) -> Check:
 
 
 def check_calibration(worker: Worker) -> list[Check]:
-    """Of a worker that takes prefills: how well its first tokens are predicted."""
-    told = worker.ttft
+    """How well its first tokens and what they are made of are predicted, and what the runner-up would have been worth."""
+    told = {"time to first token": worker.ttft} | {f"time of {name}": each for name, each in worker.terms.items()}
+    checks = [check for name, each in told.items() if (check := _check_predicted(worker.id, name, each)) is not None]
+    regret = worker.regret
+    if regret.mean_ms is not None and regret.share is not None:
+        what = f"{regret.mean_ms:,.0f} ms on average, {regret.share:.0%} of {min(regret.turns, 200)} turns that were looked at"
+        checks.append(ok(worker.id, "regret against the runner-up", what))
+    return checks
+
+
+def _check_predicted(worker: str, name: str, told: Predicted) -> Check | None:
     if told.error_p50 is None or told.bias_p50 is None:
-        return []
-    last = f"its last {min(told.turns, 200)} of {told.turns} turns"
+        return None
+    last = f"the last {min(told.turns, 200)} of {told.turns} streamed turns"
     what = f"median error {told.error_p50:.0%}, bias {told.bias_p50:+.0%} over {last}"
     if told.drifting:
-        return [warn(worker.id, "time to first token", f"{what}, and growing", "nothing if it passes: rates are being learned")]
-    return [ok(worker.id, "time to first token", what)]
+        return warn(worker, name, f"{what}, and growing", "nothing if it passes: rates are being learned")
+    return ok(worker, name, what)
 
 
 def check_feed(name: str, feed: Feed) -> Check:

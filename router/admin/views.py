@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from costmodel.accuracy import Accuracy
 from costmodel.values import Decision, Scored
 from engine_adapters.sglang.subscriber import FeedStatus
 from router.dialects import DIALECTS
@@ -59,16 +60,26 @@ def worker_view(pool: Pool, worker: Worker, feeds: Sequence[FeedStatus], now_ms:
             "queue_factor": pool.rates.queue_factor.value,
             "admit_factor": pool.rates.admit_factor.value,
         },
-        "ttft": {
-            "turns": worker.rates.accuracy.turns,
-            "error_p50": worker.rates.accuracy.error,
-            "bias_p50": worker.rates.accuracy.bias,
-            "drifting": worker.rates.accuracy.drifting,
+        "ttft": _accuracy_view(worker.rates.accuracy),
+        "terms": {leg.value: _accuracy_view(accuracy) for leg, accuracy in worker.rates.legs.items() if accuracy.turns},
+        "regret": {
+            "turns": worker.rates.regret.turns,
+            "mean_ms": worker.rates.regret.mean_ms,
+            "share": worker.rates.regret.share,
         },
         "events": [
             {"rank": feed.dp_rank, "state": feed.state, "applied": feed.applied, "gaps": feed.gaps, "address": feed.address}
             for feed in feeds
         ],
+    }
+
+
+def _accuracy_view(accuracy: Accuracy) -> dict[str, object]:
+    return {
+        "turns": accuracy.turns,
+        "error_p50": accuracy.error,
+        "bias_p50": accuracy.bias,
+        "drifting": accuracy.drifting,
     }
 
 

@@ -6,14 +6,28 @@ The workers of a pool run the same model on the same kind of machine: what one s
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from costmodel.accuracy import Accuracy
 from costmodel.calibrate import DecodeEstimator, PrefillEstimator
 from costmodel.calibration import Calibration
 from costmodel.lesson import Lesson
+from costmodel.regret import Regret
 from costmodel.values import DecodeRates, PrefillRates
 from costmodel.wait import WaitFactor
 
 _OWN_AFTER = 8  # observations
+
+
+class LegTerm(StrEnum):
+    """What can be timed apart: from dispatch to the end of prefill, from there to the first token, and the reply's tokens. A
+    whole reply tells nothing; on a unified worker the first token ends the first of them."""
+
+    PREFILL = "prefill"  # admit, queue, exposed and compute
+    TRANSFER = "transfer"
+    DECODE = "decode"
+
+
 _SILENT_MS = 120_000.0
 _REUSE_TOKENS = 10_000_000  # the reuse share is a mean over about so many prompt tokens
 
@@ -32,6 +46,8 @@ class Rates:
         self.queue_factor = WaitFactor()
         self.admit_factor = WaitFactor()
         self.accuracy = Accuracy()
+        self.legs = {leg: Accuracy() for leg in LegTerm}
+        self.regret = Regret()
         self._prefills = 0
         self._decodes = 0
         self._prefill_seen_ms = self._decode_seen_ms = float("-inf")

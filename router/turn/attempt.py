@@ -70,6 +70,7 @@ class Attempt:
         self.wants_prefill_reply = merge_logprobs
         self.dispatched_ms = clock()
         self.first_event_ms: float | None = None
+        self.prefilled_ms: float | None = None  # of a pair, when the prefill leg's reply was there
         self.whole_reply: bytes | None = None
         self.prefill_reply = b""  # of a pair, once it is there
         self._turn_id = turn_id
@@ -164,6 +165,7 @@ class Attempt:
 
     def prefill_done(self, reply: bytes) -> None:
         self.prefilled = True
+        self.prefilled_ms = self._clock()
         self.prefill_reply = reply
         self._settle_prefill(self._clock())
         if self.wants_prefill_reply:

@@ -34,6 +34,7 @@ from router.wire.exchange import Exchange
 from router.wire.head import Header
 from router.wire.upstream import UpstreamPool
 
+_REGRET_EVERY = 16  # turns, for one whose runner-up is remembered
 _REST_MS = 1000.0  # a worker that was not there is left out this long while its health is looked at
 
 
@@ -93,7 +94,16 @@ class Dispatcher:
         pool, sighting, scanned = turn.pool, turn.sighting, turn.scanned
         located = locate(pool, sighting, now_ms)
         cost = cost_turn(sighting, turn.left_ms(now_ms))
-        placement = place(pool, cost, located.residencies, failed=turn.failed, now_ms=now_ms, rng=self._rng, due=turn.due)
+        placement = place(
+            pool,
+            cost,
+            located.residencies,
+            failed=turn.failed,
+            now_ms=now_ms,
+            rng=self._rng,
+            due=turn.due,
+            with_rival=turn.turn_id % _REGRET_EVERY == 0,
+        )
         chosen = placement.decision.chosen
         if turn.tries == 1:
             if self._must_wait(turn, placement, standing):

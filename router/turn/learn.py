@@ -8,6 +8,7 @@ from costmodel.lesson import lesson
 from engine_adapters.base import ReplyFacts
 from router.body.strip import details
 from router.dialects.dialect import Dialect, split_blocks
+from router.fleet.rates import LegTerm
 from router.threads.store import ThreadStore
 from router.turn.attempt import Attempt
 from router.turn.record import Outcome, TurnRecord
@@ -115,6 +116,7 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
     prefill, decode = placement.prefill.rates, placement.decode.rates
     prefill.observe_ttft(placement.decision.chosen.terms.ttft_ms, ttft_ms)
     prefill.observe_reuse(facts.prompt_tokens, cached)
+    _judge(turn, attempt, ttft_ms)
     told = lesson(placement.decision.chosen.terms, ttft_ms, prefill.prefill(now_ms), facts.prompt_tokens, cached)
     if told.prefill_ms is not None:
         prefill.observe_prefill(facts.prompt_tokens - cached, told.prefill_ms, cached, now_ms)
@@ -124,3 +126,20 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
         running = attempt.decode_ledger.inflight + 1
         decoding_ms = now_ms - attempt.dispatched_ms - ttft_ms
         decode.observe_decode(running, decoding_ms / (facts.completion_tokens - 1), decoding_ms, now_ms)
+        predicted_ms = placement.decision.chosen.terms.decode_ms / max(1, turn.sighting.expected_output_tokens)
+        decode.legs[LegTerm.DECODE].observe(predicted_ms * facts.completion_tokens, decoding_ms)
+
+
+def _judge(turn: Turn, attempt: Attempt, ttft_ms: float) -> None:
+    """How far each term that can be timed was off, and what the runner-up would have been worth."""
+    placement, terms = attempt.placement, attempt.placement.decision.chosen.terms
+    prefilled_ms = ttft_ms
+    if placement.disaggregated and attempt.prefilled_ms is not None:
+        prefilled_ms = min(ttft_ms, attempt.prefilled_ms - attempt.dispatched_ms)
+        placement.decode.rates.legs[LegTerm.TRANSFER].observe(terms.transfer_ms, ttft_ms - prefilled_ms)
+    predicted_ms = terms.ttft_ms - (terms.transfer_ms if placement.disaggregated else 0.0)
+    placement.prefill.rates.legs[LegTerm.PREFILL].observe(predicted_ms, prefilled_ms)
+    rival = placement.rival
+    known = turn.pool.workers.get(rival.prefill.worker_id) if rival is not None else None
+    if rival is not None and known is not None:
+        placement.prefill.rates.regret.observe(ttft_ms, rival.terms.ttft_ms, known.rates.accuracy)

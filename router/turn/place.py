@@ -9,8 +9,10 @@ from random import Random
 import msgspec
 
 from costmodel.counterfactual import explained_lots, name_guards
+from costmodel.params import CostParams
 from costmodel.policies import CostPolicy
-from costmodel.values import Decision, Decode, Fleet, Link, Prefill, Residency, Role, Turn, WorkerKey
+from costmodel.score import runners_up
+from costmodel.values import Decision, Decode, Fleet, Link, Prefill, Residency, Role, Scored, Turn, WorkerKey
 from router.errors import NoWorker, Shed
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
@@ -27,6 +29,7 @@ class Placement(msgspec.Struct, frozen=True):
     decision: Decision
     prefill: Worker
     decode: Worker
+    rival: Scored | None = None  # of a turn whose regret is looked at: the best pair with another prefill worker
 
     @property
     def prefill_rank(self) -> int:
@@ -50,6 +53,7 @@ def place(
     now_ms: float,
     rng: Random,
     due: Due | None = None,
+    with_rival: bool = False,
 ) -> Placement:
     """Choose workers for `turn`, never one of `failed`. Raises NoWorker naming the role that is missing, and Shed for a turn
     that its class would rather refuse than serve late."""
@@ -58,7 +62,10 @@ def place(
     decision = pool.policy.decide(turn, fleet, now_ms, rng)
     if due is not None and due.shed and turn.deadline_ms is not None:
         _require_in_time(decision.chosen.terms.ttft_ms, turn.deadline_ms, due)
-    return _placement(pool, decision)
+    placement = _placement(pool, decision)
+    if not with_rival:
+        return placement
+    return msgspec.structs.replace(placement, rival=_rival(turn, decision.chosen, fleet, pool.policy_config.as_params().cost))
 
 
 def explain(pool: Pool, turn: Turn, residencies: dict[WorkerKey, Residency], now_ms: float) -> Placement:
@@ -109,6 +116,11 @@ def _candidates(pool: Pool, failed: AbstractSet[str], now_ms: float) -> list[Wor
         return able
     roles = {worker.role for worker in able if worker.full_until_ms <= now_ms}
     return [worker for worker in able if worker.full_until_ms <= now_ms or worker.role not in roles]
+
+
+def _rival(turn: Turn, chosen: Scored, fleet: Fleet, params: CostParams) -> Scored | None:
+    others = (each for each in runners_up(turn, chosen, fleet, params) if each.prefill != chosen.prefill)
+    return min(others, key=lambda each: each.terms.ttft_ms, default=None)
 
 
 def _placement(pool: Pool, decision: Decision) -> Placement:
