@@ -19,7 +19,7 @@ KEEP_TURNS = 2  # turns of ours at a worker, one computing and one that follows 
 KV_SHARE = (
     0.4  # of L1 that the prompts of our turns in prefill may want together: more would displace each other before they run
 )
-_LOOK_AGAIN_MS = 250.0  # predictions run out and workers are lost without an event: those in line are offered again
+_LOOK_AGAIN_MS = 500.0  # predictions run out and workers are lost without an event: those in line are offered again
 _MOST_OFFERS = 8  # at once, down a line whose first prefers another worker
 
 Later = Callable[[float, Callable[[], None]], object]
