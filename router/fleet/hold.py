@@ -66,6 +66,7 @@ class Hold:
         self._lines: dict[WorkerKey, list[Held]] = {}
         self._comers = 0
         self._looking = False
+        self._looks = 0
         self.waiting = 0
         self.held = 0
         self.held_ms = 0.0  # of those that wait no more
@@ -136,8 +137,10 @@ class Hold:
     def _look_again(self) -> None:
         for worker in list(self._lines):
             self._advance(worker)
-        if self._lines:
-            self._offer_down(max(self._lines.values(), key=len)[1:])
+        if self._lines:  # an idle worker says nothing: by and by everybody is asked whether it would go there
+            line = max(self._lines.values(), key=len)
+            self._looks += 1
+            self._offer(line[self._looks % len(line)])
         self._looking = bool(self._lines)
         if self._looking:
             self._later(_LOOK_AGAIN_MS, self._look_again)
