@@ -25,7 +25,8 @@ async def test_the_demo_ends_without_errors(
     pd_pool: Pool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     @asynccontextmanager
-    async def started(spec: PoolSpec, log_dir: Path) -> AsyncIterator[tuple[Member, ...]]:
+    async def started(spec: PoolSpec, log_dir: Path, agent_socket: Path | None) -> AsyncIterator[tuple[Member, ...]]:
+        assert agent_socket is None, "real engines have no agent in the demo"
         yield real_members(spec, pd_pool)
 
     monkeypatch.setattr(loadback.stack, "running_engines", started)
