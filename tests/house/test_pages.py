@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 
 import pytest
 from source_tree import ROOT, modules
@@ -13,6 +14,7 @@ from costmodel.policies import REGISTRY
 README_LINES = 150
 LEVELS = {"debug", "info", "warning", "error", "exception"}
 SERVING = {"router", "engine_adapters"}
+ANCHOR = re.compile(r"\]\(([^)#:]*)#([^)]+)\)")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -32,6 +34,21 @@ def test_links_lead_somewhere(path: object) -> None:
     assert isinstance(path, type(ROOT))
     broken = [link for link in LINK.findall(path.read_text(encoding="utf-8")) if not (path.parent / link).exists()]
     assert not broken
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name)
+def test_links_into_pages_lead_to_a_section(path: Path) -> None:
+    found = [
+        (path.parent / link if link else path, anchor) for link, anchor in ANCHOR.findall(path.read_text(encoding="utf-8"))
+    ]
+    broken = [(target.name, anchor) for target, anchor in found if target.suffix == ".md" and anchor not in anchors(target)]
+    assert not broken
+
+
+def anchors(path: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_every_log_event_is_explained() -> None:
