@@ -5,37 +5,28 @@ Their KV events are followed unless `index` says otherwise.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import httpx
-from loop_server import listening
+from emulated_site import MODEL, MODEL_DIR, emulated_engine, gateway_client, until
 
 from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.emulator.reply.plan import ReplyStyle
-from engine_adapters.emulator.wire.app import EmulatorApp
-from engine_adapters.emulator.worker.options import WorkerOptions
 from engine_adapters.emulator.worker.worker import Worker
-from engine_adapters.launch.ports import free_ports
-from router.app import build_app, build_routes
 from router.clock import system_clock
 from router.config.tree import Config
 from router.gateway import Gateway
 from router.prompts.pool_prompts import PoolPrompts
 from router.turn.record import TurnRecord
-from router.wire.serve import build_server
 
-MODEL_DIR = Path(__file__).parents[1] / "configs" / "models" / "tiny-agent"
-MODEL = "tiny"
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
-DEADLINE_S = 15.0
 PORTS = (19700, 19899)
 Json = dict[str, Any]
+_PARAMS = EngineParams(speed=1000.0, kv_tokens=65_536, context_tokens=32_768, page_tokens=16)
 
 
 @dataclass(slots=True)
@@ -85,7 +76,9 @@ def talk(turns: int, *, topic: str = "disk", lines: int = 6) -> list[Json]:
 @asynccontextmanager
 async def prompt_stage(prompt: Json | None = None, workers: int = 2, **sections: Any) -> AsyncIterator[PromptStage]:
     async with AsyncExitStack() as exits:
-        engines = [await exits.enter_async_context(_engine()) for _ in range(workers)]
+        engines = [
+            await exits.enter_async_context(emulated_engine(_PARAMS, ReplyStyle(tool_rounds=0), PORTS)) for _ in range(workers)
+        ]
         pool = {
             "unified": [{"url": url, "name": f"u{index}"} for index, (_, url) in enumerate(engines)],
             "prompt": {"model_dir": str(MODEL_DIR), "cold_deadline_ms": 0, **(prompt or {})},
@@ -93,48 +86,12 @@ async def prompt_stage(prompt: Json | None = None, workers: int = 2, **sections:
         polls = {"discover_s": 0.02, "loads_ms": 60_000}
         config = Config.model_validate({"polls": polls, "seed": 1, "pools": [pool], **sections})
         gateway = Gateway(config, system_clock, Random(1))
-        routes = build_routes(gateway)
-        server = build_server(build_app(gateway, routes), routes, port=0, drain_s=1.0, lifespan="on")
-        serving = asyncio.create_task(server.serve())
-        exits.push_async_callback(_stop, server, serving)
-        await until(lambda: server.started or serving.done(), "server started")
-        await until(lambda: all(worker.info for worker in gateway.fleet.workers), "engines discovered")
+        http = await exits.enter_async_context(gateway_client(gateway))
         if config.index.kv_events:
             await until(lambda: _live_feeds(gateway) == workers, "events followed")
-        base = f"http://127.0.0.1:{server.port}"
-        http = await exits.enter_async_context(httpx.AsyncClient(base_url=base, timeout=DEADLINE_S, trust_env=False))
         yield PromptStage(gateway, [worker for worker, _ in engines], http)
 
 
 def _live_feeds(gateway: Gateway) -> int:
     workers = gateway.fleet.workers
     return sum(feed.state == "live" for worker in workers for feed in gateway.monitor.feeds(worker.worker_id))
-
-
-@asynccontextmanager
-async def _engine() -> AsyncIterator[tuple[Worker, str]]:
-    port, kv_port, replay_port = free_ports(3, *PORTS)
-    params = EngineParams(speed=1000.0, kv_tokens=65_536, context_tokens=32_768, page_tokens=16)
-    worker = Worker(
-        WorkerOptions(port, kv_port=kv_port, kv_replay_port=replay_port, params=params, style=ReplyStyle(tool_rounds=0))
-    )
-    await worker.start()
-    try:
-        async with listening(EmulatorApp(worker)) as http_port:
-            yield worker, f"http://127.0.0.1:{http_port}"
-    finally:
-        await worker.stop()
-
-
-async def _stop(server: Any, serving: asyncio.Task[None]) -> None:
-    server.stop()
-    await serving
-
-
-async def until(fact: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not fact():  # noqa: ASYNC110  facts lie in several objects
-                await asyncio.sleep(0.002)
-    except TimeoutError:
-        raise AssertionError(f"{what}: not within {DEADLINE_S:g} s") from None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bench.simulate.console import configurations, guards_of, run_shown, show, told_errors, words
-from bench.simulate.experiments import Choice, exp1_experiments, exp2_experiments
+from bench.simulate.experiments import Choice, Experiment, exp1_experiments, exp2_experiments
 from bench.simulate.grid import grid as build_grid
 from bench.simulate.options import (
     AsJson,
@@ -55,12 +55,8 @@ def exp1(
       loadback sim exp1 --json
     """
     with told_errors():
-        choice = Choice(
-            "", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight, assumed=parse_assumed(assume)
-        )
-        experiments = exp1_experiments(choice, seed, words(configs))
-        if prefetch:
-            experiments = prefetch_arms(experiments, words(prefetch))
+        choice = _choice(hardware, model, horizon_s, mfu, cost, hindsight, assume)
+        experiments = _arms(exp1_experiments(choice, seed, words(configs)), prefetch)
         configurations(experiments, policy, seed, jobs, as_json, out)
 
 
@@ -87,13 +83,19 @@ def exp2(
       loadback sim exp2 --json
     """
     with told_errors():
-        choice = Choice(
-            "", hardware, model, 0, horizon_s, cost=guards_of(cost), mfu=mfu, hindsight=hindsight, assumed=parse_assumed(assume)
-        )
-        experiments = exp2_experiments(choice, seed, words(configs))
-        if prefetch:
-            experiments = prefetch_arms(experiments, words(prefetch))
+        choice = _choice(hardware, model, horizon_s, mfu, cost, hindsight, assume)
+        experiments = _arms(exp2_experiments(choice, seed, words(configs)), prefetch)
         configurations(experiments, policy, seed, jobs, as_json, out)
+
+
+def _choice(hardware: str, model: str, horizon_s: float, mfu: float, cost: str, hindsight: float, assume: str) -> Choice:
+    """What both commands may change. Raises `ValueError` naming what is wrong."""
+    guards, assumed = guards_of(cost), parse_assumed(assume)
+    return Choice("", hardware, model, 0, horizon_s, cost=guards, mfu=mfu, hindsight=hindsight, assumed=assumed)
+
+
+def _arms(experiments: dict[str, Experiment], prefetch: str) -> dict[str, Experiment]:
+    return prefetch_arms(experiments, words(prefetch)) if prefetch else experiments
 
 
 def grid(

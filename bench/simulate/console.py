@@ -78,12 +78,18 @@ def _turns_file(out: Path | None, label: str) -> str:
 def _tell(title: str, results: Mapping[str, dict[str, Any]], line: Mapping[str, Any], as_json: bool, out: Path | None) -> None:
     show(result_table(title, results))
     if not any(each["turns"] for each in results.values()):
-        warmups_s = {each["warmup_s"] for each in ([line["setup"]] if "warmup_s" in line["setup"] else line["setup"].values())}
-        print(f"nothing was counted: turns of the first {max(warmups_s):,.0f} s warm up; raise --horizon-s", file=sys.stderr)
+        _tell_warmup(line["setup"])
     if out is not None:
         print(f"report: {write_report(out, title, line, results)}", file=sys.stderr, flush=True)
     if as_json:
         print(json.dumps(line), flush=True)
+
+
+def _tell_warmup(setup: Mapping[str, Any]) -> None:
+    """`setup` of one experiment, or of several by label."""
+    warmup_s = setup["warmup_s"] if "warmup_s" in setup else max(each["warmup_s"] for each in setup.values())
+    text = f"nothing was counted: turns of the first {warmup_s:,.0f} s warm up; raise --horizon-s"
+    print(text, file=sys.stderr, flush=True)
 
 
 def run_shown(runs: Mapping[str, Run], jobs: int) -> dict[str, dict[str, Any]]:

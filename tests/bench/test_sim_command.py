@@ -51,7 +51,9 @@ def test_weka_compares_policies_in_processes_of_their_own() -> None:
 @pytest.mark.slow
 def test_mooncake_keeps_the_traces_times() -> None:
     arguments = ("mooncake", "--path", str(DATA / "mooncake_small.jsonl"), "--horizon-s", "300", "--json")
-    line = last_json(sim(*arguments, "--policies", "mooncake"))
+    output = sim(*arguments, "--policies", "mooncake")
+    assert "nothing was counted: turns of the first 120 s warm up" in output
+    line = last_json(output)
     assert line["experiment"] == "mooncake"
     assert line["policies"]["mooncake"] == {"turns": 0, "unfinished": 0, "given_up": 0}, (
         "the sample is over before the warm-up is"

@@ -13,32 +13,24 @@ from random import Random
 from typing import Any
 
 import httpx
-from loop_server import listening
+from emulated_site import DEADLINE_S, MODEL, MODEL_DIR, emulated_engine, gateway_client, until
 
 from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.emulator.reply.plan import ReplyStyle
-from engine_adapters.emulator.wire.app import EmulatorApp
-from engine_adapters.emulator.worker.options import WorkerOptions
 from engine_adapters.emulator.worker.worker import Worker
-from engine_adapters.launch.ports import free_ports
 from kvtier.agent.agent import Agent
 from kvtier.hashing.sglang import Chain, event_id
 from kvtier.page.key import page_keys
 from kvtier.page.space import PageSpace
-from router.app import build_app, build_routes
 from router.clock import system_clock
 from router.config.tree import Config
 from router.gateway import Gateway
-from router.wire.serve import build_server
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "kvtier" / "agent"))
 from agent_rig import EngineMemory, agent_here, client_of, config_of, peer_of
 
-MODEL_DIR = Path(__file__).parents[3] / "configs" / "models" / "tiny-agent"
-MODEL = "tiny"
 PAGE = 16
 PAGE_BYTES = 32_768
-DEADLINE_S = 15.0
 PORTS = (19_900, 19_999)
 SPACE = PageSpace(model=MODEL, kv_dtype="bfloat16", layout="page_first", page_tokens=PAGE)
 Json = dict[str, Any]
@@ -116,7 +108,9 @@ async def prefetch_stage(
         agents = {node: await exits.enter_async_context(agent_here(config)) for node, config in configs.items()}
         for agent in agents.values():
             agent.store.meet(SPACE)  # as an engine that is attached would have done
-        engines = [await exits.enter_async_context(_engine(params or _PARAMS)) for _ in nodes]
+        engines = [
+            await exits.enter_async_context(emulated_engine(params or _PARAMS, ReplyStyle(tool_rounds=1), PORTS)) for _ in nodes
+        ]
         pool = {
             "unified": [{"url": url, "name": f"u-{node}", "node": node} for (_, url), node in zip(engines, nodes, strict=True)],
             "prompt": {"model_dir": str(MODEL_DIR), "cold_deadline_ms": 0},
@@ -131,45 +125,11 @@ async def prefetch_stage(
         polls = {"discover_s": 0.02, "loads_ms": 60_000}
         tree = {"polls": polls, "seed": 1, "pools": [pool], "agents": peers, "prefetch": EAGER | (prefetch or {})}
         gateway = Gateway(Config.model_validate(tree), system_clock, Random(1))
-        routes = build_routes(gateway)
-        server = build_server(build_app(gateway, routes), routes, port=0, drain_s=1.0, lifespan="on")
-        serving = asyncio.create_task(server.serve())
-        exits.push_async_callback(_stop, server, serving)
-        await until(lambda: server.started or serving.done(), "server started")
-        await until(lambda: all(worker.info for worker in gateway.fleet.workers), "engines discovered")
+        http = await exits.enter_async_context(gateway_client(gateway))
         view = gateway.prefetch.prefetcher
         await until(lambda: all(view._links.node(node).up for node in nodes), "agents found")
         await until(lambda: all(status.live for status in gateway.tiers.followers.status()), "agents followed")
-        base = f"http://127.0.0.1:{server.port}"
-        http = await exits.enter_async_context(httpx.AsyncClient(base_url=base, timeout=DEADLINE_S, trust_env=False))
         yield Stage(gateway, [worker for worker, _ in engines], http, agents, configs)
 
 
 _PARAMS = EngineParams(speed=1000.0, kv_tokens=65_536, context_tokens=32_768, page_tokens=PAGE)
-
-
-@asynccontextmanager
-async def _engine(params: EngineParams) -> AsyncIterator[tuple[Worker, str]]:
-    port, kv_port, replay_port = free_ports(3, *PORTS)
-    style = ReplyStyle(tool_rounds=1)
-    worker = Worker(WorkerOptions(port, kv_port=kv_port, kv_replay_port=replay_port, params=params, style=style))
-    await worker.start()
-    try:
-        async with listening(EmulatorApp(worker)) as http_port:
-            yield worker, f"http://127.0.0.1:{http_port}"
-    finally:
-        await worker.stop()
-
-
-async def _stop(server: Any, serving: asyncio.Task[None]) -> None:
-    server.stop()
-    await serving
-
-
-async def until(fact: Any, what: str) -> None:
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not fact():  # noqa: ASYNC110  facts lie in several objects
-                await asyncio.sleep(0.002)
-    except TimeoutError:
-        raise AssertionError(f"{what}: not within {DEADLINE_S:g} s") from None

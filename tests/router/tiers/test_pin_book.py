@@ -51,12 +51,18 @@ class SlowNode:
         pass
 
 
-async def test_pins_that_are_being_made_count_towards_the_bound() -> None:
-    node, index = SlowNode(), BlockIndex(256, max_sources=2)
+async def book_of(node: SlowNode, *, max_pins: int) -> tuple[PinBook, Nodes, BlockIndex]:
+    """Over one node that has told of itself and holds the page."""
+    index = BlockIndex(256, max_sources=2)
     index.apply(NodeKey("a"), BlocksStored((event_id(DIGESTS),), None, Tier.L3, 16), 0.0)
     nodes = Nodes({"a": node}, lambda: 0.0)
     await nodes.ask("a")
-    book = PinBook(nodes, lambda: 0.0, max_pins=1, max_ttl_s=60.0)
+    return PinBook(nodes, lambda: 0.0, max_pins=max_pins, max_ttl_s=60.0), nodes, index
+
+
+async def test_pins_that_are_being_made_count_towards_the_bound() -> None:
+    node = SlowNode()
+    book, _, index = await book_of(node, max_pins=1)
     first = asyncio.create_task(book.add("first", DIGESTS, index, lambda space: True, 10.0))
     await asyncio.wait_for(node.reached.wait(), 10.0)
     with pytest.raises(PinsFull):
@@ -80,11 +86,7 @@ class FullNode(SlowNode):
 
 
 async def test_a_node_that_may_pin_no_more_is_busy_and_so_is_one_that_does_not_answer() -> None:
-    node, index = FullNode(), BlockIndex(256, max_sources=2)
-    index.apply(NodeKey("a"), BlocksStored((event_id(DIGESTS),), None, Tier.L3, 16), 0.0)
-    nodes = Nodes({"a": node}, lambda: 0.0)
-    await nodes.ask("a")
-    book = PinBook(nodes, lambda: 0.0, max_pins=2, max_ttl_s=60.0)
+    book, nodes, index = await book_of(FullNode(), max_pins=2)
     held = (await book.add("full", DIGESTS, index, lambda space: True, 10.0)).nodes["a"]
     assert (held.status, held.pages) == (Status.BUSY, 0)
     assert "more is pinned" in held.fault
