@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 
@@ -28,6 +29,12 @@ def test_files_are_short(sources: list[Module]) -> None:
     tests = {path: path.read_text(encoding="utf-8").count("\n") for path in (ROOT / "tests").rglob("*.py")}
     sizes = tests | {module.path: module.lines for module in sources}
     assert not [f"{path}: {lines} lines" for path, lines in sizes.items() if lines > MAX_FILE_LINES]
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Two of one name cannot be collected by one run of pytest, though each can alone."""
+    counts = Counter(path.name for path in (ROOT / "tests").rglob("*.py"))
+    assert not [name for name, count in counts.items() if count > 1]
 
 
 def test_functions_are_short(sources: list[Module]) -> None:
