@@ -18,7 +18,6 @@ from bench.tiers.buffers import Buffer
 from engine_adapters.launch.environments import ROOT
 from kvtier.client.copier import PortableCopier
 from kvtier.client.page_client import ClientSettings, PageClient
-from kvtier.page.checksum import page_checksum
 from kvtier.page.space import PageSpace
 from kvtier.transport.links import LinkSettings, PeerLinks
 from kvtier.transport.page_reader import RemotePage, TcpPageReader
@@ -36,7 +35,10 @@ class LoopbackRatio(msgspec.Struct, frozen=True):
 
 
 def loopback_ratio(agent_socket: Path, peer: Peer, rounds: int) -> LoopbackRatio:
-    """All pages under one lease as a stage fetches them, and as many bytes of the stream, in turn. Raises `PeerUnavailable`."""
+    """All pages under one lease as a stage fetches them, and a stream of as many from as large a memory, in turn.
+
+    Raises `PeerUnavailable`.
+    """
     digests = [sha256(f"loopback/{page}".encode()).digest() for page in range(_PAGES)]
     source = Buffer(_PAGES * PAGE_BYTES)
     source.mark(PAGE_BYTES, 5)
@@ -49,7 +51,7 @@ def loopback_ratio(agent_socket: Path, peer: Peer, rounds: int) -> LoopbackRatio
 
 
 async def _ours(peer: Peer, digests: list[bytes], rounds: int) -> LoopbackRatio:
-    command = [sys.executable, "-m", "bench.tiers.raw_sender", str(PAGE_BYTES)]
+    command = [sys.executable, "-m", "bench.tiers.raw_sender", str(PAGE_BYTES), str(len(digests))]
     links = PeerLinks(LinkSettings())
     targets = [memoryview(mmap.mmap(-1, PAGE_BYTES)) for _ in digests]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as sender:  # noqa: ASYNC220 - once, before
@@ -82,7 +84,8 @@ async def _get(links: PeerLinks, peer: Peer, digests: list[bytes], targets: list
     acquired = await link.call(Acquire(space, b"".join(digests), 1000 * _DEADLINE_S), _DEADLINE_S)
     assert isinstance(acquired, Acquired)
     pages = [RemotePage(index, *where) for index, where in enumerate(zip(acquired.offsets, acquired.lengths, strict=True))]
-    assert await TcpPageReader().read(link, acquired.lease, pages, targets, _DEADLINE_S)
-    assert b"".join(map(page_checksum, targets)) == acquired.checksums
+    checksums = await TcpPageReader().read(link, acquired.lease, pages, targets, _DEADLINE_S)
+    assert checksums is not None
+    assert b"".join(checksums) == acquired.checksums
     await link.call(Release(acquired.lease), _DEADLINE_S)
     return time.perf_counter() - started_s

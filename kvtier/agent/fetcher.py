@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from kvtier.page.checksum import CHECKSUM_BYTES, page_checksum
+from kvtier.page.checksum import CHECKSUM_BYTES
 from kvtier.page.key import DIGEST_BYTES, PageKey, page_keys
 from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
@@ -165,23 +165,22 @@ class Fetcher:
     async def _read(self, leased: _Leased, deadline_s: float) -> None:
         """Whatever happens no claim stays."""
         claims = leased.claims
-        moved = False
+        checksums: list[bytes] | None = None
         try:
             pages, targets = [claim.page for claim in claims], [claim.target for claim in claims]
-            moved = await self._reader.read(leased.link, leased.lease, pages, targets, deadline_s)
+            checksums = await self._reader.read(leased.link, leased.lease, pages, targets, deadline_s)
         except (PeerUnavailable, PeerRefused) as error:
             self.counters.fetches_failed += 1
             log.info("reading pages failed: %s", error)
         finally:
-            for claim in claims:
-                if moved:
-                    leased.statuses[claim.position] = self._commit(claim)
+            for index, claim in enumerate(claims):
+                if checksums is not None:
+                    leased.statuses[claim.position] = self._commit(claim, checksums[index])
                 else:
                     self._store.abort(claim.write_id, SELF)
                 claim.target.release()  # an error that somebody keeps must not keep the pool's memory
 
-    def _commit(self, claim: _Claim) -> Status:
-        checksum = page_checksum(claim.target)
+    def _commit(self, claim: _Claim, checksum: bytes) -> Status:
         if checksum != claim.checksum:
             self.counters.corrupt_received += 1
             self._store.abort(claim.write_id, SELF)

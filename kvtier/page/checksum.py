@@ -7,6 +7,7 @@ CRC-32 of zlib does 3 GB/s. It finds flips and torn copies, it does not resist f
 from __future__ import annotations
 
 from collections.abc import Iterable
+from struct import Struct
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -16,15 +17,29 @@ if TYPE_CHECKING:
 
 CHECKSUM_BYTES = 16
 
+_CHECKSUM = Struct(f"{CHECKSUM_BYTES}s")
+
 
 def page_checksum(data: Buffer) -> bytes:
     """CHECKSUM_BYTES over one contiguous page."""
     return xxhash.xxh3_128_digest(data)
 
 
+def growing_checksum() -> xxhash.xxh3_128:
+    """The same over a page as it arrives: `update` with each piece, then `digest`."""
+    return xxhash.xxh3_128()
+
+
 def parts_checksum(parts: Iterable[Buffer]) -> bytes:
     """The same over a page that lies in several pieces."""
-    state = xxhash.xxh3_128()
+    state = growing_checksum()
     for part in parts:
         state.update(part)
     return state.digest()
+
+
+def split_checksums(joined: bytes) -> list[bytes]:
+    """CHECKSUM_BYTES each. Raises ValueError for a broken length."""
+    if len(joined) % CHECKSUM_BYTES:
+        raise ValueError(f"checksums come in {CHECKSUM_BYTES} bytes each, {len(joined)} is no multiple of it")
+    return [checksum for (checksum,) in _CHECKSUM.iter_unpack(joined)]

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from kvtier.copy.address import extent_of
+from kvtier.page.checksum import page_checksum
 from kvtier.transport.page_reader import RemotePage
 from kvtier.transport.peer_link import PeerLink, PeerRefused, PeerUnavailable
 from kvtier.wire.messages import AskMemory, Done, MemoryAt, Renew
@@ -70,20 +71,20 @@ class OneSidedPageReader:
 
     async def read(
         self, link: PeerLink, lease: int, pages: Sequence[RemotePage], targets: Sequence[memoryview], deadline_s: float
-    ) -> bool:
+    ) -> list[bytes] | None:
         until_s = time.monotonic() + deadline_s
         introduction = await self._introduction(link, deadline_s)
         spans = [Span(self._offset(target), page.offset, page.length) for page, target in zip(pages, targets, strict=True)]
         loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(self._threads, self._transfer, introduction, spans, until_s)
+        job = loop.run_in_executor(self._threads, self._transfer, introduction, spans, targets, until_s)
         try:
-            await asyncio.shield(job)
+            checksums = await asyncio.shield(job)
         except asyncio.CancelledError:
             await _ended(job)
             raise
         except TransferFailed as error:
             raise PeerUnavailable(f"{self._name}: {error}") from error
-        return await self._still_leased(link, lease, until_s)
+        return checksums if await self._still_leased(link, lease, until_s) else None
 
     def stop(self) -> None:
         """Reads under way are to fail soon, as those that come."""
@@ -102,10 +103,13 @@ class OneSidedPageReader:
         self._introductions[link] = reply.introduction
         return reply.introduction
 
-    def _transfer(self, introduction: bytes, spans: Sequence[Span], until_s: float) -> None:
+    def _transfer(
+        self, introduction: bytes, spans: Sequence[Span], targets: Sequence[memoryview], until_s: float
+    ) -> list[bytes]:
         if time.monotonic() >= until_s:
             raise TransferFailed("no thread was free in time")
         self._engine.read(introduction, spans)
+        return list(map(page_checksum, targets))
 
     async def _still_leased(self, link: PeerLink, lease: int, until_s: float) -> bool:
         """Whether the bytes that were read were those of the leased pages: the peer does not see us read."""
@@ -117,7 +121,7 @@ class OneSidedPageReader:
             return extent.address - self._base
 
 
-async def _ended(job: asyncio.Future[None]) -> None:
+async def _ended(job: asyncio.Future[list[bytes]]) -> None:
     """However often we are told to go."""
     while not job.done():
         try:

@@ -7,12 +7,15 @@ peer's; it is another `PageReader`, and nothing else changes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
 
 from kvtier.transport.peer_link import PeerLink
+
+_CALLS_AHEAD = 2  # of one read, under way at once
 
 
 class RemotePage(msgspec.Struct, frozen=True):
@@ -26,37 +29,49 @@ class RemotePage(msgspec.Struct, frozen=True):
 class PageReader(Protocol):
     async def read(
         self, link: PeerLink, lease: int, pages: Sequence[RemotePage], targets: Sequence[memoryview], deadline_s: float
-    ) -> bool:
-        """Fill `targets`, one a page. False where the lease has ended; raises `PeerUnavailable` and `PeerRefused`.
+    ) -> list[bytes] | None:
+        """Fill `targets`, one a page, and say each one's checksum; None where the lease has ended.
 
-        Except after True the targets hold anything; in any case nobody writes to them any more.
+        Raises `PeerUnavailable` and `PeerRefused`. Then and after None the targets hold anything; in any case nobody writes to
+        them any more.
         """
         ...
 
 
 class TcpPageReader:
-    """Pages as payload of the link, several neighbouring ones in a call."""
+    """Pages as payload of the link, several neighbouring ones in a call; the next call is there before the last is answered."""
 
     def __init__(self, call_bytes: int = 8 << 20) -> None:
         self._call_bytes = call_bytes
 
     async def read(
         self, link: PeerLink, lease: int, pages: Sequence[RemotePage], targets: Sequence[memoryview], deadline_s: float
-    ) -> bool:
-        start = 0
-        while start < len(pages):
-            end = self._end_of_call(pages, start)
-            if not await link.read(lease, pages[start].index, targets[start:end], deadline_s):
-                return False
-            start = end
-        return True
+    ) -> list[bytes] | None:
+        turns = asyncio.Semaphore(_CALLS_AHEAD)
 
-    def _end_of_call(self, pages: Sequence[RemotePage], start: int) -> int:
-        size = pages[start].length
-        end = start + 1
-        while (
-            end < len(pages) and pages[end].index == pages[end - 1].index + 1 and size + pages[end].length <= self._call_bytes
-        ):
-            size += pages[end].length
-            end += 1
-        return end
+        async def call(start: int, end: int) -> list[bytes] | None:
+            async with turns:
+                return await link.read(lease, pages[start].index, targets[start:end], deadline_s)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                calls = [group.create_task(call(start, end)) for start, end in self._calls(pages)]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        checksums: list[bytes] = []
+        for each in calls:
+            if (came := each.result()) is None:
+                return None
+            checksums += came
+        return checksums
+
+    def _calls(self, pages: Sequence[RemotePage]) -> Iterator[tuple[int, int]]:
+        """First page and end of each."""
+        start = size = 0
+        for at, page in enumerate(pages):
+            size += page.length
+            if at > start and (page.index != pages[at - 1].index + 1 or size > self._call_bytes):
+                yield start, at
+                start, size = at, page.length
+        if pages:
+            yield start, len(pages)

@@ -1,17 +1,20 @@
 """One TCP connection to another agent: calls under way side by side, each with a deadline, replies in any order.
 
-Page bytes are received straight into the caller's memory. A caller that gives up gets its memory back untouched from then on:
-if its payload is just arriving the whole connection is ended, which is what a peer that slow deserves. A reply that nobody
-waits for (late, doubled, made up) is dropped and counted.
+Page bytes are received straight into the caller's memory and hashed as they come. A caller that gives up gets its memory back
+untouched from then on: if its payload is just arriving the whole connection is ended, which is what a peer that slow deserves.
+A reply that nobody waits for (late, doubled, made up) is dropped and counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 import msgspec
 
+from kvtier.page.checksum import growing_checksum
 from kvtier.page.space import PageSpace
 from kvtier.wire.frames import FrameError, Header
 from kvtier.wire.messages import (
@@ -53,11 +56,16 @@ class LinkCounters(msgspec.Struct):
     received_bytes: int = 0
 
 
+class _Answer(NamedTuple):
+    reply: Reply
+    checksums: list[bytes]  # of the pages that came with it
+
+
 class _Call:
     __slots__ = ("answer", "filling", "targets")
 
     def __init__(self, targets: Sequence[memoryview]) -> None:
-        self.answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
         self.targets = targets
         self.filling = False
 
@@ -68,12 +76,14 @@ class PeerLink:
     def __init__(self, stream: FrameStream, counters: LinkCounters, max_calls: int) -> None:
         self.greeting: Greeting | None = None
         self.idle_since_s = asyncio.get_running_loop().time()
-        self.read_bytes = 0  # pages that came, and
-        self.read_s = 0.0  # how long they took, each from being asked for
+        self.read_bytes = 0  # of pages that came, and
+        self.read_s = 0.0  # how long any were asked for
         self._stream = stream
         self._counters = counters
         self._calls: dict[int, _Call] = {}
         self._last_call = 0
+        self._reads = 0
+        self._reading_since_s = 0.0
         self._slots = asyncio.Semaphore(max_calls)
         self._spaces: dict[PageSpace, int] = {}
         self._ended = asyncio.Event()
@@ -125,7 +135,7 @@ class PeerLink:
 
     async def call(self, request: Request, deadline_s: float) -> Reply:
         """Raises `PeerUnavailable` and `PeerRefused`."""
-        reply = await self._ask(request, (), deadline_s)
+        reply, _ = await self._ask(request, (), deadline_s)
         if isinstance(reply, Refused):
             raise PeerRefused(reply.reason)
         return reply
@@ -140,22 +150,34 @@ class PeerLink:
             number = self._spaces[space] = reply.space
         return number
 
-    async def read(self, lease: int, first: int, targets: Sequence[memoryview], deadline_s: float) -> bool:
-        """Fill `targets` with the pages of a lease from `first` on; False where the lease has ended.
+    async def read(self, lease: int, first: int, targets: Sequence[memoryview], deadline_s: float) -> list[bytes] | None:
+        """Fill `targets` with the pages of a lease from `first` on; their checksums, or None where the lease has ended.
 
-        On any exception, and on False, the targets hold anything; nobody writes to them any more.
+        On any exception, and on None, the targets hold anything; nobody writes to them any more.
         """
-        begun_s = asyncio.get_running_loop().time()
-        reply = await self._ask(ReadPages(lease, first, len(targets)), targets, deadline_s)
+        with self._timed_read():
+            reply, checksums = await self._ask(ReadPages(lease, first, len(targets)), targets, deadline_s)
         if isinstance(reply, PagesSent):
             self.read_bytes += sum(map(len, targets))
-            self.read_s += asyncio.get_running_loop().time() - begun_s
-            return True
+            return checksums
         if isinstance(reply, Done):
-            return False
+            return None
         raise PeerRefused(reply.reason if isinstance(reply, Refused) else f"{type(reply).__name__} is no answer to ReadPages")
 
-    async def _ask(self, request: Request, targets: Sequence[memoryview], deadline_s: float) -> Reply:
+    @contextmanager
+    def _timed_read(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        if not self._reads:
+            self._reading_since_s = loop.time()
+        self._reads += 1
+        try:
+            yield
+        finally:
+            self._reads -= 1
+            if not self._reads:
+                self.read_s += loop.time() - self._reading_since_s
+
+    async def _ask(self, request: Request, targets: Sequence[memoryview], deadline_s: float) -> _Answer:
         call = _Call(targets)
         number = 0
         try:
@@ -187,23 +209,28 @@ class PeerLink:
             self._counters.replies_unasked += 1
             await self._stream.discard(header.payload_bytes)
             return
+        checksums: list[bytes] = []
         if isinstance(reply, PagesSent):
-            await self._fill(call, reply, header.payload_bytes)
+            checksums = await self._fill(call, reply, header.payload_bytes)
         elif header.payload_bytes:
             raise FrameError(f"a {type(reply).__name__} with {header.payload_bytes} bytes behind it")
         if not call.answer.done():
-            call.answer.set_result(reply)
+            call.answer.set_result(_Answer(reply, checksums))
 
-    async def _fill(self, call: _Call, reply: PagesSent, payload_bytes: int) -> None:
+    async def _fill(self, call: _Call, reply: PagesSent, payload_bytes: int) -> list[bytes]:
         if reply.lengths != [len(target) for target in call.targets] or sum(reply.lengths) != payload_bytes:
             raise FrameError("pages of other lengths than were asked for")
         call.filling = True
+        checksums = []
         try:
             for target in call.targets:
-                await self._stream.take_into(target)
+                checksum = growing_checksum()
+                await self._stream.take_into(target, checksum.update)
+                checksums.append(checksum.digest())
                 self._counters.received_bytes += len(target)
         finally:
             call.filling = False
+        return checksums
 
     def _next_number(self) -> int:
         """Not one that is under way."""

@@ -89,3 +89,50 @@ async def test_noise_is_no_frame(sockets: tuple[socket.socket, socket.socket]) -
     sockets[1].sendall(b"\xff" * 64)
     with pytest.raises(FrameError):
         await ours.receive()
+
+
+@pytest.fixture
+def tcp() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs:
+        yield ours, theirs
+
+
+async def test_each_byte_of_a_payload_is_seen_once_and_in_order(tcp: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = (FrameStream(each, LONG_S) for each in tcp)
+    big = bytes(range(256)) * 16_384
+    sending = asyncio.create_task(theirs.send(7, b"body", [memoryview(big), memoryview(b"tail")]))
+    await ours.receive()
+    for content in (big, b"tail"):
+        target, seen = bytearray(len(content)), bytearray()
+        await ours.take_into(memoryview(target), seen.extend)
+        assert target == seen == content
+    await sending
+
+
+async def test_a_peer_that_trickles_is_waited_for_until_it_stops(tcp: tuple[socket.socket, socket.socket]) -> None:
+    """Far fewer bytes than would wake the receiver of a large payload, some within every stall."""
+    ours, theirs = FrameStream(tcp[0], stall_s=0.02), tcp[1]
+    pieces = [b"3", b"22", b"1"]
+
+    def seen(piece: memoryview) -> None:
+        if pieces:
+            theirs.sendall(pieces.pop())
+
+    target = bytearray(4 << 20)
+    with pytest.raises(StreamClosed, match="stopped in the middle"):
+        await ours.take_into(memoryview(target), seen)
+    assert not pieces
+    assert target[:5] == b"1223\0"
+
+
+async def test_a_peer_that_goes_within_a_payload_is_noticed_at_once(tcp: tuple[socket.socket, socket.socket]) -> None:
+    ours = FrameStream(tcp[0], LONG_S)
+    tcp[1].sendall(b"x" * 100)
+    tcp[1].close()
+    target = bytearray(4 << 20)
+    with pytest.raises(StreamClosed, match="closed the connection"):
+        await ours.take_into(memoryview(target))
+    assert target[:101] == b"x" * 100 + b"\0"
