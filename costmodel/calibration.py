@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from costmodel.restore import KnownRestore
 from costmodel.values import DecodeRates, Link, PrefillRates
 
 
@@ -18,11 +19,13 @@ class Calibration(msgspec.Struct, frozen=True):
     queue_factor: float = 1.0
     admit_factor: float = 1.0
     reuse_share: float = 1.0
+    restore: KnownRestore = KnownRestore()
 
     def __post_init__(self) -> None:
-        for part in (self.prefill, self.decode, self.transfer):
+        for part in (self.prefill, self.decode, self.transfer, *self.restore.links.values()):
             if part is not None:
                 _require_sane(msgspec.structs.asdict(part))
+        _require_sane(self.restore.factors)
         _require_sane({"queue_factor": self.queue_factor, "admit_factor": self.admit_factor, "reuse_share": self.reuse_share})
 
 

@@ -12,9 +12,10 @@ from costmodel.values import Decode, DecodeRates, Link, Load, PrefillRates, Run,
 
 _L1 = Tier.L1
 _L2 = Tier.L2
+_L3 = Tier.L3
 FORWARD_TOKENS = 8192  # of prompts in one forward: SGLang's and vLLM's default on accelerators of 80 GB
 NO_SOURCES: Mapping[str, Link] = {}
-Leg = Tier | str  # of a restore: a tier's link, or that of one source node
+Leg = Tier | str | tuple[Tier, str]  # of a restore: a tier's link, that of one source node, or a tier's there
 
 
 def queue_ms(load: Load, rates: PrefillRates) -> float:
@@ -74,6 +75,9 @@ def add_run(
     own = sources.get(run.source) if sources else None
     leg: Leg = tier if own is None else run.source
     legs[leg] = legs.get(leg, 0.0) + link_ms(own or restore[tier], size_bytes)
+    if own is not None and tier != _L3:  # another node's SSD is believed to be as fast as this one's
+        ssd = tier, run.source
+        legs[ssd] = legs.get(ssd, 0.0) + link_ms(restore[tier], size_bytes)
     if (host := restore.get(_L2)) is not None:
         legs[_L2] = legs.get(_L2, 0.0) + link_ms(host, size_bytes)
 

@@ -119,6 +119,18 @@ class Regretted(msgspec.Struct, frozen=True):
     share: float | None = None
 
 
+class RestoreLink(msgspec.Struct, frozen=True):
+    """One leg of a worker's restores. `reports` of agents and `replies` of engines have told of it; else it is a prior."""
+
+    tier: str = ""
+    source: str = ""
+    latency_ms: float = 0.0
+    bytes_per_ms: float = 0.0
+    factor: float = 1.0
+    reports: int = 0
+    replies: int = 0
+
+
 class Worker(msgspec.Struct, frozen=True):
     """One entry of `/admin/workers`."""
 
@@ -136,6 +148,7 @@ class Worker(msgspec.Struct, frozen=True):
     ttft: Predicted = Predicted()
     terms: dict[str, Predicted] = {}
     regret: Regretted = Regretted()
+    links: list[RestoreLink] = []
     events: list[Feed] = []
 
 

@@ -19,6 +19,7 @@ from router.count_tokens import count_tokens
 from router.dialects import DIALECTS
 from router.dialects.dialect import openai_error
 from router.errors import BadRequest, GatewayError, Malformed, NotServed, UnknownModel
+from router.fleet.calibration_metrics import CalibrationCollector
 from router.gateway import Gateway
 from router.guard import Guard
 from router.prefetch.api import PrefetchApi, prefetch_router
@@ -78,6 +79,7 @@ def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
     registry.register(PromptCollector(gateway.extender.pools.values(), gateway.loop_lag))
     registry.register(PrefetchCollector(gateway.prefetch.prefetcher))
     registry.register(TierCollector(gateway.tiers))
+    registry.register(CalibrationCollector(gateway.fleet))
     registry.register(SharingCollector(gateway.sharing))
 
     @app.get("/v1/models")

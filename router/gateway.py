@@ -19,6 +19,7 @@ from router.config.tree import Config, WorkerConfig
 from router.fleet.aborter import Aborter
 from router.fleet.calibration_store import CalibrationStore
 from router.fleet.control_transport import PooledTransport
+from router.fleet.drift import DriftWatch
 from router.fleet.fleet import Fleet
 from router.fleet.monitor import Monitor
 from router.fleet.worker import Worker
@@ -54,6 +55,7 @@ class Gateway:
         self.monitor = Monitor(config, self.http, clock)
         self.extender = Extender(self.fleet, self.threads, asks_others=config.umbp_master is not None)
         self.loop_lag = LoopLag()
+        self.drift = DriftWatch(self.fleet)
         self.tiers = Tiers(config, self.fleet, clock, remote=config.prefetch.mode is not Mode.OFF)
         self.prefetch = Prefetch(
             config,
@@ -91,6 +93,7 @@ class Gateway:
                 self.monitor.watch(pool, worker)
         self.monitor.tidy(self.fleet.pools.values())
         self.loop_lag.start()
+        self.drift.start()
         self.prefetch.start()
         self.sharing.start()
         await self.tiers.start()
@@ -99,6 +102,7 @@ class Gateway:
     async def close(self) -> None:
         await self.calibration.close()
         self.loop_lag.close()
+        await self.drift.close()
         await self.sharing.close()
         await self.tiers.close()
         await self.prefetch.close()

@@ -16,6 +16,7 @@ from loadback.admin_api import (
     PoolIndex,
     Predicted,
     PromptModel,
+    RestoreLink,
     Worker,
     Workers,
     fetch,
@@ -78,7 +79,14 @@ def check_calibration(worker: Worker) -> list[Check]:
     if regret.mean_ms is not None and regret.share is not None:
         what = f"{regret.mean_ms:,.0f} ms on average, {regret.share:.0%} of {min(regret.turns, 200)} turns that were looked at"
         checks.append(ok(worker.id, "regret against the runner-up", what))
-    return checks
+    return checks + [_check_link(worker.id, link) for link in worker.links if link.reports or link.replies]
+
+
+def _check_link(worker: str, link: RestoreLink) -> Check:
+    """Links that are still what the configuration says are passed over."""
+    name = f"restore from {link.tier}" + (f" of {link.source}" if link.source else "")
+    told = f"{link.reports} reports of the agent, {link.replies} replies"
+    return ok(worker, name, f"{link.bytes_per_ms / 1e6:.2f} GB/s by {told}")
 
 
 def _check_predicted(worker: str, name: str, told: Predicted) -> Check | None:
@@ -87,7 +95,8 @@ def _check_predicted(worker: str, name: str, told: Predicted) -> Check | None:
     last = f"the last {min(told.turns, 200)} of {told.turns} streamed turns"
     what = f"median error {told.error_p50:.0%}, bias {told.bias_p50:+.0%} over {last}"
     if told.drifting:
-        return warn(worker, name, f"{what}, and growing", "nothing if it passes: rates are being learned")
+        fix = "nothing if it passes: rates are being learned; else see what has changed at that engine"
+        return warn(worker, name, f"drifting: {what}, and growing", fix)
     return ok(worker, name, what)
 
 

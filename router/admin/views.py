@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from costmodel.accuracy import Accuracy
+from costmodel.restore import LegView
 from costmodel.values import Decision, Scored
 from engine_adapters.sglang.subscriber import FeedStatus
 from router.dialects import DIALECTS
@@ -60,6 +61,7 @@ def worker_view(pool: Pool, worker: Worker, feeds: Sequence[FeedStatus], now_ms:
             "queue_factor": pool.rates.queue_factor.value,
             "admit_factor": pool.rates.admit_factor.value,
         },
+        "links": [_link_view(leg) for leg in worker.restoring],
         "ttft": _accuracy_view(worker.rates.accuracy),
         "terms": {leg.value: _accuracy_view(accuracy) for leg, accuracy in worker.rates.legs.items() if accuracy.turns},
         "regret": {
@@ -71,6 +73,18 @@ def worker_view(pool: Pool, worker: Worker, feeds: Sequence[FeedStatus], now_ms:
             {"rank": feed.dp_rank, "state": feed.state, "applied": feed.applied, "gaps": feed.gaps, "address": feed.address}
             for feed in feeds
         ],
+    }
+
+
+def _link_view(leg: LegView) -> dict[str, object]:
+    return {
+        "tier": leg.tier.name,
+        "source": leg.source,
+        "latency_ms": leg.link.latency_ms,
+        "bytes_per_ms": leg.link.bytes_per_ms,
+        "factor": leg.factor,
+        "reports": leg.reports,
+        "replies": leg.replies,
     }
 
 

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from costmodel.hardware import HardwarePrior
 from costmodel.params import CostParams, CutRule, Objective, PolicyParams
 from costmodel.policies import REGISTRY
-from costmodel.values import DecodeRates, Link, PrefillRates, Role
+from costmodel.values import DecodeRates, Link, PrefillRates, Role, Tier
 from engine_adapters.base import EngineKind
 from kvtier.prefetch.events import Trigger
 from kvtier.prefetch.params import Mode, PrefetchParams
@@ -136,6 +136,9 @@ class HardwareConfig(Section):
     def prefill_prior(self) -> PrefillRates:
         linear, quadratic = self.prefill_ms_per_token, self.prefill_ms_per_token2
         return PrefillRates(self.prefill_base_ms, linear, quadratic, ms_per_cached_token=self.prefill_ms_per_cached_token)
+
+    def restore_prior(self) -> dict[Tier, Link]:
+        return {Tier.L2: self.l2_link.as_link(), Tier.L3: self.l3_link.as_link(), Tier.L4: self.l4_link.as_link()}
 
     def decode_prior(self) -> DecodeRates:
         return DecodeRates(self.itl_base_ms, self.itl_ms_per_running)

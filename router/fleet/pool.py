@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 
 from costmodel.policies import REGISTRY
 from costmodel.policies.base import Policy
-from costmodel.values import Role, Tier, WorkerKey
+from costmodel.values import Role, WorkerKey
 from engine_adapters.adapters import adapter_for
 from kvtier.index.memory import BlockIndex
 from kvtier.shared_index.shared_index import SharedIndex
@@ -36,11 +36,6 @@ class Pool:
         self.rates = Rates(config.hardware.prefill_prior(), config.hardware.decode_prior())
         self.policy_config = tree.policy
         self.policy: Policy = make_policy(tree.policy)
-        self.restore = {
-            Tier.L2: config.hardware.l2_link.as_link(),
-            Tier.L3: config.hardware.l3_link.as_link(),
-            Tier.L4: config.hardware.l4_link.as_link(),
-        }
         self.models: dict[str, None] = dict.fromkeys(name for name in config.models if name != "*")  # in order
         self.workers: dict[str, Worker] = {}
         for role, worker in config.workers():

@@ -11,12 +11,13 @@ from enum import StrEnum
 from costmodel.accuracy import Accuracy
 from costmodel.calibrate import DecodeEstimator, PrefillEstimator
 from costmodel.calibration import Calibration
+from costmodel.factor import MedianFactor
 from costmodel.lesson import Lesson
 from costmodel.regret import Regret
 from costmodel.values import DecodeRates, PrefillRates
-from costmodel.wait import WaitFactor
 
 _OWN_AFTER = 8  # observations
+_SETTLED = 16  # of the pool's prefills: from then on what a first token took beyond them is something else's
 
 
 class LegTerm(StrEnum):
@@ -43,8 +44,8 @@ class Rates:
         self._decode_rates = decode
         self.reuse_share = 1.0
         self.served = 0  # turns since the worker was last discovered
-        self.queue_factor = WaitFactor()
-        self.admit_factor = WaitFactor()
+        self.queue_factor = MedianFactor()
+        self.admit_factor = MedianFactor()
         self.accuracy = Accuracy()
         self.legs = {leg: Accuracy() for leg in LegTerm}
         self.regret = Regret()
@@ -73,6 +74,10 @@ class Rates:
         self._prefill_seen_ms = now_ms
         if self._pool is not None:
             self._pool.observe_prefill(uncached_tokens, prefill_ms, cached_tokens, now_ms)
+
+    @property
+    def settled(self) -> bool:
+        return (self._pool or self)._prefills >= _SETTLED
 
     def observe_served(self) -> None:
         self.served += 1
@@ -121,7 +126,7 @@ class Rates:
         if known.decode is not None:
             self._decode, self._decode_rates = DecodeEstimator(known.decode), known.decode
             self._decodes = max(self._decodes, 1)
-        self.queue_factor, self.admit_factor = WaitFactor(known.queue_factor), WaitFactor(known.admit_factor)
+        self.queue_factor, self.admit_factor = MedianFactor(known.queue_factor), MedianFactor(known.admit_factor)
         self.reuse_share = min(1.0, known.reuse_share)
 
     def observe_report(self, uncached_tokens_total: int | None, busy_us_total: int | None, dp_rank: int) -> None:

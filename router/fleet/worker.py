@@ -9,6 +9,7 @@ import msgspec
 
 from costmodel.calibrate import LinkEstimator
 from costmodel.calibration import Calibration
+from costmodel.restore import LegView, RestoreLinks
 from costmodel.values import Role, WorkerKey
 from engine_adapters.base import Endpoint, EngineAdapter, EngineInfo, LoadReport
 from router.config.tree import BreakerConfig, HardwareConfig, WorkerConfig
@@ -53,6 +54,7 @@ class Worker:
         self.ranks: list[Ledger] = [Ledger()]
         self.ranked = tuple(zip(self.keys, self.ranks, strict=True))
         self.rates = Rates(hardware.prefill_prior(), hardware.decode_prior(), pool_rates)
+        self.links = RestoreLinks(hardware.restore_prior())
         self.transfer = LinkEstimator(hardware.pd_link.as_link())
         self.last_fault = ""
         self.doubted = asyncio.Event()  # something refused to connect: look now whether it is alive
@@ -102,11 +104,18 @@ class Worker:
             if report.transfer_bytes_per_ms:
                 self.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
 
+    @property
+    def restoring(self) -> list[LegView]:
+        """What its restores are believed to take; a decode worker makes none."""
+        return self.links.views() if self.role is not Role.DECODE else []
+
     def calibration(self) -> Calibration:
-        return msgspec.structs.replace(self.rates.calibration(), transfer=self.transfer.link)
+        learned = self.rates.calibration()
+        return msgspec.structs.replace(learned, transfer=self.transfer.link, restore=self.links.known())
 
     def restore(self, known: Calibration) -> None:
         self.rates.restore(known)
+        self.links.start_from(known.restore)
         if known.transfer is not None and known.transfer.bytes_per_ms > 0:
             self.transfer = LinkEstimator(known.transfer)
 

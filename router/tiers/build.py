@@ -18,6 +18,7 @@ from router.config.tree import AgentPeerConfig, Config, UmbpConfig
 from router.fleet.fleet import Fleet
 from router.fleet.followers import Followers
 from router.fleet.pool import Pool
+from router.tiers.link_lessons import LinkLessons
 from router.tiers.nodes import Nodes
 from router.tiers.pin_book import PinBook
 from router.tiers.umbp_consult import UmbpConsult
@@ -33,7 +34,8 @@ class Tiers:
         self._links = PeerLinks(LinkSettings())
         peers = {agent.node: Peer(agent.node, agent.host, agent.port) for agent in config.agents}
         self.followers = Followers(peers, self._links, fleet, clock, remote=remote, umbp=config.umbp is not None)
-        self.nodes = Nodes({agent.node: self._control(agent, peers[agent.node]) for agent in config.agents}, clock)
+        controls = {agent.node: self._control(agent, peers[agent.node]) for agent in config.agents}
+        self.nodes = Nodes(controls, clock, LinkLessons(fleet).heard)
         self.umbp = _master(config.umbp, fleet, clock) if config.umbp is not None else None
         self._umbp_at = (config.umbp.host, config.umbp.port) if config.umbp is not None else None
         asked = config.umbp_master

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 import structlog
@@ -29,10 +29,14 @@ class Node(msgspec.Struct):
 class Nodes:
     """`start` and `close` (awaited) are its life."""
 
-    def __init__(self, controls: Mapping[str, NodeControl], clock: Clock) -> None:
+    def __init__(
+        self, controls: Mapping[str, NodeControl], clock: Clock, heard: Callable[[NodeReport], None] = lambda _: None
+    ) -> None:
+        """`heard` is told every report."""
         self.by_name = {name: Node(control) for name, control in controls.items()}
         self.crashes = 0
         self._clock = clock
+        self._heard = heard
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -57,6 +61,7 @@ class Nodes:
             node.fault = ""
             node.heard_ms = self._clock()
             node.told_ms = float("-inf")
+            self._heard(node.report)
 
     def _tell(self, name: str, node: Node) -> None:
         """Also that somebody else is there: an agent of another node than the file says, or of another version."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from costmodel.lesson import lesson
+from costmodel.lesson import Lesson, lesson
 from engine_adapters.base import ReplyFacts
 from router.body.strip import details
 from router.dialects.dialect import Dialect, split_blocks
@@ -117,8 +117,10 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
     prefill.observe_ttft(placement.decision.chosen.terms.ttft_ms, ttft_ms)
     prefill.observe_reuse(facts.prompt_tokens, cached)
     _judge(turn, attempt, ttft_ms)
-    told = lesson(placement.decision.chosen.terms, ttft_ms, prefill.prefill(now_ms), facts.prompt_tokens, cached)
-    if told.prefill_ms is not None:
+    told = _lesson(turn, attempt, facts, ttft_ms, now_ms)
+    if told.restore is not None:
+        placement.prefill.links.observe(told.restore.tier, told.restore.predicted_ms, told.restore.actual_ms)
+    elif told.prefill_ms is not None:
         prefill.observe_prefill(facts.prompt_tokens - cached, told.prefill_ms, cached, now_ms)
     else:
         prefill.observe_wait(told)
@@ -128,6 +130,22 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
         decode.observe_decode(running, decoding_ms / (facts.completion_tokens - 1), decoding_ms, now_ms)
         predicted_ms = placement.decision.chosen.terms.decode_ms / max(1, turn.sighting.expected_output_tokens)
         decode.legs[LegTerm.DECODE].observe(predicted_ms * facts.completion_tokens, decoding_ms)
+
+
+def _lesson(turn: Turn, attempt: Attempt, facts: ReplyFacts, ttft_ms: float, now_ms: float) -> Lesson:
+    worker, chosen, pool = attempt.placement.prefill, attempt.placement.decision.chosen, turn.pool
+    legs = None
+    if facts.cached_by_tier and worker.rates.settled:
+        legs = worker.links.legs(facts.cached_by_tier, chosen.hit_tier, pool.config.hardware.kv_bytes_per_token)
+    return lesson(
+        chosen.terms,
+        ttft_ms,
+        worker.rates.prefill(now_ms),
+        facts.prompt_tokens,
+        facts.cached_tokens or 0,
+        legs,
+        overlap_rho=pool.policy_config.overlap_rho,
+    )
 
 
 def _judge(turn: Turn, attempt: Attempt, ttft_ms: float) -> None:

@@ -92,7 +92,10 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
             turns, tokens = (ledger.inflight, ledger.decoding_tokens) if predicts else (0, 0)
             residency = residencies.get(key) or _NOTHING
             if role is not Role.DECODE:
-                prefills.append(Prefill(key, residency, load, prefill_rates, pool.restore, turns, served_turns=rates.served))
+                links, served = worker.links, rates.served
+                prefills.append(
+                    Prefill(key, residency, load, prefill_rates, links.restore, turns, 0, None, links.sources, served)
+                )
             if role is not Role.PREFILL:
                 link = _NO_LINK if role is Role.UNIFIED else worker.transfer.link
                 decodes.append(Decode(key, load, decode_rates, link, residency.device_tokens, turns, tokens, rates.served))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from costmodel.values import Tier
 from router.config.tree import Config
 from router.fleet.calibration_store import CalibrationStore
 from router.fleet.fleet import Fleet
@@ -25,6 +26,10 @@ def taught() -> Fleet:
         worker.rates.observe_prefill(1000 + 100 * n, 500.0 + 50 * n, 0, float(n))
         worker.rates.observe_decode(4, 25.0, 900.0, float(n))
     worker.transfer.observe_rate(5e6, 3.0)
+    worker.links.told(Tier.L4, "", 1e9, 1e3)
+    worker.links.told(Tier.L3, "b", 3e9, 1e3)
+    for _ in range(20):
+        worker.links.observe(Tier.L2, 10.0, 30.0)
     known.pools["main"].rates.reuse_share = 0.5
     return known
 
@@ -40,6 +45,9 @@ def test_a_restart_starts_from_what_was_learned(tmp_path: Path) -> None:
     one, other = (each.pools["main"].workers["u0"] for each in (before, after))
     assert other.rates.calibration() == one.rates.calibration()
     assert other.transfer.link == one.transfer.link
+    assert other.links.sources == one.links.sources
+    for tier, link in one.links.restore.items():
+        assert other.links.restore[tier].bytes_per_ms == pytest.approx(link.bytes_per_ms), tier
     assert after.pools["main"].rates.prefill(0.0) == before.pools["main"].rates.prefill(0.0)
 
 
@@ -51,10 +59,11 @@ def test_another_worker_of_that_name_starts_anew(tmp_path: Path) -> None:
     assert other.pools["main"].workers["u0"].rates.calibration().prefill is None
 
 
+BAD_LINK = '{"main": {"pool": {"restore": {"links": {"L3": {"latency_ms": 0, "bytes_per_ms": -1}}}}}}'
 DEEP = '{"main": {"pool": {"zz": ' + "[" * 5000 + "]" * 5000 + "}}}"
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"main": {"pool": {"queue_factor": -1}}}', json.dumps({"main": 5}), DEEP])
+@pytest.mark.parametrize("text", ["", "{", '{"main": {"pool": {"queue_factor": -1}}}', json.dumps({"main": 5}), DEEP, BAD_LINK])
 def test_a_broken_file_is_left_aside(tmp_path: Path, text: str) -> None:
     path = tmp_path / "calibration.json"
     path.write_text(text)
