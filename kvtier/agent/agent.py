@@ -20,6 +20,8 @@ from kvtier.agent.mover import Mover
 from kvtier.agent.progress import Progress
 from kvtier.agent.sharer import Sharer
 from kvtier.agent.stager import Stager
+from kvtier.agent.timed_reader import TimedPageReader
+from kvtier.agent.traffic import Traffic
 from kvtier.copy.address import extent_of
 from kvtier.page.key import page_key
 from kvtier.pool.backing import HUGE_BYTES
@@ -53,17 +55,23 @@ class Agent:
         self.pool = DramPool.create(dram.bytes, dram.backing, prefault=dram.prefault)
         self._transport = _transport(config, epoch, self.pool)
         self.store = NodeStore(dram, config.ssd, epoch)
+        self.traffic = Traffic(monotonic_ms)
         self.segments = _segments(config.ssd)
         self._threads = ThreadPoolExecutor(config.ssd.io_threads if config.ssd else 1, "agent-io")
         self._mover = (
-            Mover(self.store, self.pool, self.segments, self._threads, self.progress, monotonic_ms) if self.segments else None
+            Mover(self.store, self.pool, self.segments, self._threads, self.progress, self.traffic, monotonic_ms)
+            if self.segments
+            else None
         )
         self.links = PeerLinks(config.links)
-        self.fetcher = Fetcher(self.store, self.pool, self.links, self._transport.reader, monotonic_ms)
+        reader = TimedPageReader(self._transport.reader, self.traffic)
+        self.fetcher = Fetcher(self.store, self.pool, self.links, reader, monotonic_ms)
         self.stager = Stager(self.store, self.fetcher, self.progress, self.pump, config.stages, monotonic_ms)
         memory = self._transport.memory
         self.sharer = _sharer(config, self.store, self.links)
-        desk = Desk(self.store, self.pool, self.stager, self.progress, self.pump, self.numbers, monotonic_ms, memory)
+        desk = Desk(
+            self.store, self.pool, self.stager, self.progress, self.pump, self.numbers, monotonic_ms, self.traffic, memory
+        )
         greeting = Greeting(PROTOCOL_VERSION, config.node, epoch, self.pool.bytes, self.pool.backing.value)
         self.listeners = Listeners(desk, greeting, self.pool.fd, config.serve)
         self._sharing: asyncio.Task[None] | None = None
@@ -132,7 +140,7 @@ class Agent:
         if self.sharer is not None:
             parts.append(self.sharer.counters)
         counts = {name: value for part in parts for name, value in msgspec.structs.asdict(part).items()}
-        return counts | self._gauges() | self.links.bandwidths()
+        return counts | self._gauges() | self.links.bandwidths() | self.traffic.numbers()
 
     def _gauges(self) -> dict[str, float]:
         slabs, ssd = self.store.tiering.dram.slabs, self.store.tiering.ssd

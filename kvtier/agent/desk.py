@@ -14,6 +14,7 @@ from kvtier.agent.event_wire import to_wire
 from kvtier.agent.owner import Owner, TooManySpaces
 from kvtier.agent.progress import Progress
 from kvtier.agent.stager import StageJob, Stager, StagesFull
+from kvtier.agent.traffic import LOCAL, Traffic
 from kvtier.page.checksum import CHECKSUM_BYTES, page_checksum
 from kvtier.page.key import DIGEST_BYTES, PageKey, page_key, page_keys
 from kvtier.page.status import Status
@@ -48,6 +49,7 @@ class Desk:
         pump: Callable[[], None],
         numbers: Callable[[], dict[str, float]],
         clock_ms: Callable[[], float],
+        traffic: Traffic,
         memory: wire.MemoryAt | None = None,
     ) -> None:
         self._store = store
@@ -57,6 +59,7 @@ class Desk:
         self._pump = pump
         self._numbers = numbers
         self._clock_ms = clock_ms
+        self._traffic = traffic
         self._memory = memory
         self._cuts = RestoreCuts()
         self._next_owner = 1
@@ -161,6 +164,7 @@ class Desk:
     def _release(self, owner: Owner, request: wire.Release) -> wire.Reply:
         for lease in (request.lease, *request.more):
             self._store.release(lease, owner.number)
+        self._traffic.told(LOCAL, request.read_bytes, request.busy_ms)
         return wire.Done()
 
     def _renew(self, owner: Owner, request: wire.Renew) -> wire.Reply:

@@ -12,6 +12,7 @@ import msgspec
 
 from kvtier.agent.progress import Progress
 from kvtier.agent.ssd_io import Wanted, Written, move_pages, read_pages, write_pages
+from kvtier.agent.traffic import SSD, Traffic
 from kvtier.page.key import digest_of, space_of
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
@@ -42,6 +43,7 @@ class Mover:
         segments: SsdSegments,
         threads: ThreadPoolExecutor,
         progress: Progress,
+        traffic: Traffic,
         clock_ms: Callable[[], float],
     ) -> None:
         self.counters = MoverCounters()
@@ -50,6 +52,7 @@ class Mover:
         self._segments = segments
         self._threads = threads
         self._progress = progress
+        self._traffic = traffic
         self._clock_ms = clock_ms
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -100,7 +103,9 @@ class Mover:
             Wanted(action.place, action.length, action.checksum, self._pool.view(action.offset, padded(action.length)))
             for action in actions
         ]
-        statuses = await self._in_thread(read_pages, self._segments, wanted) or [Status.MISS] * len(actions)
+        with self._traffic.timing(SSD) as came:
+            statuses = await self._in_thread(read_pages, self._segments, wanted) or [Status.MISS] * len(actions)
+            came(sum(action.length for action, status in zip(actions, statuses, strict=True) if status is Status.OK))
         for action, status in zip(actions, statuses, strict=True):
             if status is Status.OK:
                 self.counters.ssd_read_bytes += action.length

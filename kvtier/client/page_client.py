@@ -127,12 +127,15 @@ class PageClient:
         for window in windows(len(pages)):
             wait_ms = 500 * call.left_s
             asked = [call.send(Acquire(call.space, digests_of(digests, chunk), ttl_ms, wait_ms)) for chunk in window]
-            leases = []
+            leases, read_bytes, busy_s = [], 0, 0.0
             for chunk, number in zip(window, asked, strict=True):
                 acquired = call.receive(number, Acquired)
                 leases.append(acquired.lease)
+                begun_s = self._clock_s()
                 corrupt += self._fill(call, chunk, acquired, pages.part(chunk), whole)
-            call.tell(Release(leases[0], leases[1:]))
+                busy_s += self._clock_s() - begun_s
+                read_bytes += acquired.statuses.count(Status.OK) * pages.page_bytes
+            call.tell(Release(leases[0], leases[1:], read_bytes, 1000 * busy_s))
         for index, generation in corrupt:
             self._report(call, digests, index, generation)
 

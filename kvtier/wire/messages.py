@@ -77,8 +77,12 @@ class Acquired(Message, frozen=True, tag=7):
 
 
 class Release(Message, frozen=True, tag=8):
+    """With what was read under these leases, and how long copying it took; 0 where that is not told."""
+
     lease: int
     more: list[int] = []
+    read_bytes: int = 0
+    busy_ms: float = 0.0
 
 
 class Renew(Message, frozen=True, tag=9):
