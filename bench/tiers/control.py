@@ -33,9 +33,9 @@ def control_cpu(socket: Path, pid: int) -> ControlCpu:
         batches = [b"".join(sha256(f"{batch}/{page}".encode()).digest() for page in range(_PAGES)) for batch in range(_BATCHES)]
         before_ms = _cpu_ms(pid)
         for digests in batches:
-            reserved = channel.ask(Reserve(attached.space, digests, [_PAGE_BYTES] * _PAGES), _DEADLINE_S)
+            reserved = channel.ask(Reserve(attached.space, digests, _PAGE_BYTES), _DEADLINE_S)
             assert isinstance(reserved, Reserved)
-            channel.ask(Commit(reserved.writes, b"c" * 16 * len(reserved.writes)), _DEADLINE_S)
+            channel.ask(Commit(reserved.write, b"c" * 16 * len(reserved.offsets)), _DEADLINE_S)
         put_ms = _cpu_ms(pid) - before_ms
         for digests in batches:
             channel.ask(Look(attached.space, digests), _DEADLINE_S)

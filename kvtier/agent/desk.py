@@ -15,7 +15,7 @@ from kvtier.agent.owner import Owner, TooManySpaces
 from kvtier.agent.progress import Progress
 from kvtier.agent.stager import StageJob, Stager, StagesFull
 from kvtier.agent.traffic import LOCAL, Traffic
-from kvtier.page.checksum import CHECKSUM_BYTES, page_checksum
+from kvtier.page.checksum import page_checksum, split_checksums
 from kvtier.page.key import DIGEST_BYTES, PageKey, page_key, page_keys
 from kvtier.page.status import Status
 from kvtier.pool.dram_pool import DramPool
@@ -112,8 +112,7 @@ class Desk:
 
     def finished(self, answer: Answer) -> None:
         """It was sent, or never will be."""
-        for page in answer.held:
-            self._store.tiering.unhold(page)
+        self._store.tiering.unhold_all(answer.held)
 
     def _attach(self, owner: Owner, request: wire.Attach) -> wire.Reply:
         return wire.Attached(owner.name(request.space, self._store.meet(request.space)))
@@ -173,34 +172,20 @@ class Desk:
 
     def _reserve(self, owner: Owner, request: wire.Reserve) -> wire.Reply:
         keys = self._keys(owner, request.space, request.digests)
-        if len(keys) != len(request.lengths):
-            raise ValueError(f"{len(keys)} pages with {len(request.lengths)} lengths")
         reserved = self._store.reserve(
-            keys, request.lengths, owner.number, self._clock_ms(), depth=request.depth, kind=request.kind
+            keys, request.length, owner.number, self._clock_ms(), depth=request.depth, kind=request.kind
         )
-        claimed = [index for index, status in enumerate(reserved.statuses) if status is Status.OK]
-        return wire.Reserved(
-            bytes(reserved.statuses),
-            [reserved.write_ids[index] for index in claimed],
-            [reserved.offsets[index] for index in claimed],
-            reserved.retry_after_ms,
-        )
+        return wire.Reserved(reserved.write_id, bytes(reserved.statuses), reserved.offsets, reserved.retry_after_ms)
 
     def _commit(self, owner: Owner, request: wire.Commit) -> wire.Reply:
-        checksums = [
-            request.checksums[start : start + CHECKSUM_BYTES] for start in range(0, len(request.checksums), CHECKSUM_BYTES)
-        ]
-        if len(request.writes) * CHECKSUM_BYTES != len(request.checksums):
-            raise ValueError(f"{len(request.writes)} writes with {len(request.checksums)} bytes of checksums")
-        now_ms = self._clock_ms()
-        statuses = self._store.commit_all(request.writes, checksums, owner.number, now_ms)
+        checksums = split_checksums(request.checksums)
+        status = self._store.commit(request.write, checksums, owner.number, self._clock_ms())
         self._progress.made()
         self._pump()
-        return wire.Statuses(bytes(statuses))
+        return wire.Done(status)
 
     def _abort(self, owner: Owner, request: wire.Abort) -> wire.Reply:
-        for write in request.writes:
-            self._store.abort(write, owner.number)
+        self._store.abort(request.write, owner.number)
         self._progress.made()
         return wire.Done()
 

@@ -136,16 +136,16 @@ class Fetcher:
             if reserved.statuses[0] is Status.OK:
                 target = self._pool.view(reserved.offsets[0], page.length)
                 checksum = acquired.checksums[index * CHECKSUM_BYTES : (index + 1) * CHECKSUM_BYTES]
-                claim = _Claim(page, position, reserved.write_ids[0], target, acquired.generations[index], checksum)
+                claim = _Claim(page, position, reserved.write_id, target, acquired.generations[index], checksum)
                 leased.claims.append(claim)
 
     def _reserve(self, key: PageKey, length: int, depth: int, kind: PageKind) -> Reserved:
         """A page that can never be kept here is BUSY for ever: the settings of both nodes disagree, which is logged."""
         try:
-            return self._store.reserve([key], [length], SELF, self._clock_ms(), depth=depth, kind=kind, origin=Origin.PEER)
+            return self._store.reserve([key], length, SELF, self._clock_ms(), depth=depth, kind=kind, origin=Origin.PEER)
         except (PageTooLarge, ValueError) as error:
             log.warning("a page of another node cannot be kept here: %s", error)
-            return Reserved([Status.BUSY], [0], [0], 0.0)
+            return Reserved(0, [Status.BUSY], [], 0.0)
 
     async def _move(self, leased: _Leased, deadline_ms: float) -> int:
         """Read, check and commit what is claimed; how many bytes. A reading that cannot be stopped in time settles later."""
@@ -185,7 +185,7 @@ class Fetcher:
             self.counters.corrupt_received += 1
             self._store.abort(claim.write_id, SELF)
             return Status.CORRUPT
-        if self._store.commit(claim.write_id, checksum, SELF, self._clock_ms()) is not Status.OK:
+        if self._store.commit(claim.write_id, [checksum], SELF, self._clock_ms()) is not Status.OK:
             return Status.BUSY
         self.counters.fetched_pages += 1
         self.counters.fetched_bytes += claim.page.length

@@ -31,10 +31,6 @@ def windows(pages: int) -> Iterator[list[slice]]:
         yield window
 
 
-def chunk_size(chunk: slice) -> int:
-    return int(chunk.stop - chunk.start)
-
-
 def digests_of(digests: bytes, chunk: slice) -> bytes:
     return digests[chunk.start * DIGEST_BYTES : chunk.stop * DIGEST_BYTES]
 

@@ -16,7 +16,7 @@ import msgspec
 
 from kvtier.client.call import Call
 from kvtier.client.channel import AgentGone, AgentRefused, AgentUnavailable
-from kvtier.client.columns import check_count, chunk_size, differing, digests_of, found_pages, numbers_ok, windows
+from kvtier.client.columns import check_count, differing, digests_of, found_pages, numbers_ok, windows
 from kvtier.client.copier import Copier
 from kvtier.client.engine_pages import EnginePages
 from kvtier.client.meetings import Meeting, Meetings
@@ -35,7 +35,6 @@ from kvtier.wire.messages import (
     Report,
     Reserve,
     Reserved,
-    Statuses,
 )
 
 log = logging.getLogger(__name__)
@@ -160,20 +159,19 @@ class PageClient:
         stored[:] = [False] * len(pages)  # what an earlier life had is gone
         for window in windows(len(pages)):
             asked = [
-                call.send(
-                    Reserve(call.space, digests_of(digests, chunk), [pages.page_bytes] * chunk_size(chunk), depth + chunk.start)
-                )
+                call.send(Reserve(call.space, digests_of(digests, chunk), pages.page_bytes, depth + chunk.start))
                 for chunk in window
             ]
             committing = []
             for chunk, number in zip(window, asked, strict=True):
                 reserved = call.receive(number, Reserved)
                 claimed = self._claimed(reserved, chunk, stored)
-                checksums = self._copier.put(call.memory, reserved.offsets, pages.part(chunk).chosen(claimed))
-                commit = call.send(Commit(reserved.writes, checksums))
-                committing.append((commit, [chunk.start + page for page in claimed]))
-            for commit, numbers in committing:
-                self._committed(call.receive(commit, Statuses).statuses, numbers, stored)
+                if claimed:
+                    checksums = self._copier.put(call.memory, reserved.offsets, pages.part(chunk).chosen(claimed))
+                    committing.append((call.send(Commit(reserved.write, checksums)), chunk, claimed))
+            for number, chunk, claimed in committing:
+                if call.receive(number, Done).status is Status.OK:
+                    self._committed(chunk, claimed, stored)
 
     def _claimed(self, reserved: Reserved, chunk: slice, stored: list[bool]) -> Sequence[int]:
         """Pages of the chunk to be written now."""
@@ -186,11 +184,10 @@ class PageClient:
             self.counters.pages_there += sum(stored[chunk])
         return claimed
 
-    def _committed(self, statuses: bytes, pages: Sequence[int], stored: list[bool]) -> None:
-        check_count(len(statuses), len(pages))
-        for page, status in zip(pages, statuses, strict=True):
-            stored[page] = status == Status.OK
-        self.counters.pages_put += statuses.count(Status.OK)
+    def _committed(self, chunk: slice, claimed: Sequence[int], stored: list[bool]) -> None:
+        for page in claimed:
+            stored[chunk.start + page] = True
+        self.counters.pages_put += len(claimed)
 
     def _with_agent(self, work: Callable[[Call], object], deadline_s: float) -> bool:
         """Whether all of it was done; what was done before something failed stays done. Of an agent that goes, the next life is

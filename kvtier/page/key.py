@@ -5,7 +5,9 @@ A key is one bytes object, because a pool holds a million of them and looks up a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from struct import Struct
 from typing import NewType
 
 from kvtier.page.space import SPACE_BYTES
@@ -14,6 +16,11 @@ DIGEST_BYTES = 32
 KEY_BYTES = SPACE_BYTES + DIGEST_BYTES
 
 PageKey = NewType("PageKey", bytes)
+
+space_of: Callable[[PageKey], bytes] = itemgetter(slice(SPACE_BYTES))
+digest_of: Callable[[PageKey], bytes] = itemgetter(slice(SPACE_BYTES, None))
+
+_DIGEST = Struct(f"{DIGEST_BYTES}s")
 
 
 def page_key(space: bytes, digest: bytes) -> PageKey:
@@ -25,15 +32,7 @@ def page_keys(space: bytes, digests: bytes) -> list[PageKey]:
     """One key for every DIGEST_BYTES of `digests`. Raises ValueError for a broken length."""
     if len(digests) % DIGEST_BYTES:
         raise ValueError(f"digests come in {DIGEST_BYTES} bytes each, {len(digests)} is no multiple of it")
-    return [PageKey(space + digests[at : at + DIGEST_BYTES]) for at in range(0, len(digests), DIGEST_BYTES)]
-
-
-def space_of(key: PageKey) -> bytes:
-    return key[:SPACE_BYTES]
-
-
-def digest_of(key: PageKey) -> bytes:
-    return key[SPACE_BYTES:]
+    return [PageKey(space + digest) for (digest,) in _DIGEST.iter_unpack(digests)]
 
 
 def join_digests(hex_digests: Iterable[str]) -> bytes:

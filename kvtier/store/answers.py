@@ -29,10 +29,10 @@ class Acquired(msgspec.Struct, frozen=True):
 
 
 class Reserved(msgspec.Struct, frozen=True):
-    """`write_ids[i]` and `offsets[i]` mean something exactly where `statuses[i]` is OK. BUSY: no room now."""
+    """One write for all pages whose status is OK, of which `offsets` has one each. BUSY: no room now."""
 
+    write_id: int  # 0 where there is nothing to write
     statuses: list[Status]
-    write_ids: list[int]
     offsets: list[int]
     retry_after_ms: float
 

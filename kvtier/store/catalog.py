@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from costmodel.values import Tier
 from kvtier.page.key import PageKey
@@ -44,36 +44,37 @@ class Catalog:
         if len(self._moved) > _MAX_MOVED:
             self._moved.popitem(last=False)
 
-    def entered_dram(self, page: Page) -> None:
-        self._list(page)
-        self.journals.stored(page.key, Tier.L3)
+    def entered_dram(self, keys: Sequence[PageKey], pages: Iterable[Page]) -> None:
+        """Pages and their keys."""
+        self._list(keys, pages)
+        self.journals.stored(keys, Tier.L3)
 
-    def left_dram(self, page: Page) -> None:
-        if self._pages.get(page.key) is page:
-            self.journals.removed(page.key, Tier.L3)
-            self._unlist_if_nowhere(page)
+    def left_dram(self, pages: Iterable[Page]) -> None:
+        listed = [page for page in pages if self._pages.get(page.key) is page]
+        self.journals.removed([page.key for page in listed], Tier.L3)
+        for page in listed:
+            if page.place is None:
+                del self._pages[page.key]
 
     def entered_ssd(self, page: Page, place: SsdPlace) -> None:
         page.place = place
-        self._list(page)
-        self.journals.stored(page.key, Tier.L4)
+        self._list((page.key,), (page,))
+        self.journals.stored((page.key,), Tier.L4)
 
     def left_ssd(self, page: Page) -> None:
         page.place = None
-        self.journals.removed(page.key, Tier.L4)
-        self._unlist_if_nowhere(page)
+        self.journals.removed((page.key,), Tier.L4)
+        if not page.in_dram:
+            self._pages.pop(page.key, None)
 
     def doom(self, page: Page) -> None:
         """Forget a page whose bytes in DRAM are still read by someone."""
         page.doomed = True
-        self.journals.removed(page.key, Tier.L3)
+        self.journals.removed((page.key,), Tier.L3)
         del self._pages[page.key]
 
-    def _list(self, page: Page) -> None:
-        self._pages[page.key] = page
+    def _list(self, keys: Sequence[PageKey], pages: Iterable[Page]) -> None:
+        self._pages.update(zip(keys, pages, strict=True))
         if self._moved:
-            self._moved.pop(page.key, None)
-
-    def _unlist_if_nowhere(self, page: Page) -> None:
-        if not page.in_dram and page.place is None:
-            self._pages.pop(page.key, None)
+            for key in keys:
+                self._moved.pop(key, None)

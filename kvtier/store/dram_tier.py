@@ -7,7 +7,7 @@ is the caller's to say, through `on_evict`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kvtier.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.page import NOWHERE, Page
@@ -16,9 +16,9 @@ from kvtier.store.victims import VictimQueue
 
 
 class DramTier:
-    """`on_evict(page)` is called with a page whose bytes have just been given back."""
+    """`on_evict(pages)` is called with pages whose bytes have just been given back. `length` is that of a page, everywhere."""
 
-    def __init__(self, slabs: SlabAllocator, policy: EvictionPolicy, on_evict: Callable[[Page], None]) -> None:
+    def __init__(self, slabs: SlabAllocator, policy: EvictionPolicy, on_evict: Callable[[Sequence[Page]], None]) -> None:
         self.slabs = slabs
         self._victims = VictimQueue(policy)
         self._on_evict = on_evict
@@ -30,31 +30,30 @@ class DramTier:
     def used_share(self) -> float:
         return self.slabs.used_bytes / self.slabs.capacity_bytes
 
-    def allocate(self, length: int) -> int | None:
-        """Claimed bytes for a page that is about to be written; None if all that could go is held."""
-        offset = self.slabs.allocate(length)
-        size = class_bytes(length) if offset is None else 0
-        while offset is None and (self._take_colder_slab(size) or self._evict_one(size) or self._take_any_slab(size)):
-            offset = self.slabs.allocate(length)
-        if offset is not None:
-            self._claims.add(offset)
-        return offset
+    def allocate(self, length: int, count: int) -> list[int]:
+        """Claimed bytes for `count` pages that are about to be written; for fewer if all that could go is held."""
+        offsets = self.slabs.allocate(length, count)
+        size = class_bytes(length)
+        while (missing := count - len(offsets)) and self._make_room(size, missing):
+            offsets += self.slabs.allocate(length, missing)
+        self._claims.update(offsets)
+        return offsets
 
-    def settle(self, page: Page) -> None:
-        """The claimed bytes at `page.offset` are that page's."""
-        self._claims.discard(page.offset)
-        self._at[page.offset] = page
-        self.reconsider(page)
+    def settle(self, pages: Sequence[Page], offsets: Sequence[int]) -> None:
+        """The claimed bytes at their offsets are these pages', all of one length."""
+        self._claims.difference_update(offsets)
+        self._at.update(zip(offsets, pages, strict=True))
+        self._victims.push([page for page in pages if not page.ticket])
 
-    def unclaim(self, offset: int) -> None:
+    def unclaim(self, offsets: Sequence[int]) -> None:
         """Give claimed bytes back."""
-        self._claims.discard(offset)
-        self.slabs.free(offset)
+        self._claims.difference_update(offsets)
+        self.slabs.free(offsets)
 
     def reconsider(self, page: Page) -> None:
         """A hold or a pin has gone."""
         if page.evictable and not page.ticket:
-            self._victims.push(page)
+            self._victims.push([page])
 
     def reweigh(self, page: Page) -> None:
         """Its worth was changed otherwise than by a touch."""
@@ -75,25 +74,31 @@ class DramTier:
             self.reconsider(page)
         return pages
 
-    def drop(self, page: Page) -> None:
-        """Give a page's bytes back without asking. It must not be held."""
-        assert not page.holds, "bytes that someone reads are never given back"
-        self._victims.forget(page)
-        del self._at[page.offset]
-        self.slabs.free(page.offset)
-        page.offset = NOWHERE
+    def drop(self, pages: Sequence[Page]) -> None:
+        """Give pages' bytes back without asking. They must not be held."""
+        self.slabs.free([page.offset for page in pages])
+        for page in pages:
+            assert not page.holds, "bytes that someone reads are never given back"
+            if page.ticket:
+                self._victims.forget(page)
+            del self._at[page.offset]
+            page.offset = NOWHERE
 
-    def evict(self, page: Page) -> None:
-        self.drop(page)
-        self._on_evict(page)
+    def evict(self, pages: Sequence[Page]) -> None:
+        self.drop(pages)
+        self._on_evict(pages)
 
-    def _evict_one(self, size: int) -> bool:
-        page = self._victims.pop(size)
-        if page is None:
-            return False
-        self._evictions_of[size] = self._evictions_of.get(size, 0) + 1
-        self.evict(page)
-        return True
+    def _make_room(self, size: int, count: int) -> bool:
+        """For at least one page of a class, and not for many more than `count`; whether any bytes were given back."""
+        return self._take_colder_slab(size) or self._evict(size, count) or self._take_any_slab(size)
+
+    def _evict(self, size: int, count: int) -> bool:
+        """Up to `count` pages of a class, until it is time to look at the others."""
+        evicted = self._evictions_of.get(size, 0)
+        pages = self._victims.pop(size, min(count, self.slabs.slab_bytes // size - evicted))
+        self._evictions_of[size] = evicted + len(pages)
+        self.evict(pages)
+        return bool(pages)
 
     def _take_colder_slab(self, size: int) -> bool:
         """Once in as many evictions as a slab has slots: a slab of others whose best page is worth less than our worst."""
@@ -118,9 +123,7 @@ class DramTier:
                 chosen, below = slab, worth
         if chosen is None:
             return False
-        for offset in list(self.slabs.slots(chosen)):
-            if offset in self._at:
-                self.evict(self._at[offset])
+        self.evict([self._at[offset] for offset in self.slabs.slots(chosen) if offset in self._at])
         return True
 
     def _slab_worth(self, slab: int, below: Worth | None) -> Worth | None:

@@ -8,9 +8,11 @@ leaves: what is announced can be restored. (A page whose shards lie in different
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections import deque
-from collections.abc import Iterable
-from itertools import takewhile
+from collections.abc import Iterable, Sequence
+from itertools import groupby, takewhile
 
 import msgspec
 
@@ -61,23 +63,27 @@ class Journal:
         self._open: list[_Run] = []
         self._open_hashes = 0
 
-    def stored(self, digest: bytes, shard: int, tier: Tier) -> None:
-        shards = self._shards[tier - 1]
-        before = shards.get(digest, 0)
-        after = shards[digest] = before | 1 << shard
-        if after == self._all_shards != before:
-            self._say(True, tier, digest)
+    def stored(self, digests: Iterable[bytes], shard: int, tier: Tier) -> None:
+        shards, all_shards, bit = self._shards[tier - 1], self._all_shards, 1 << shard
+        whole = []
+        for digest in digests:
+            before = shards.get(digest, 0)
+            after = shards[digest] = before | bit
+            if after == all_shards != before:
+                whole.append(digest)
+        self._say(True, tier, whole)
 
-    def removed(self, digest: bytes, shard: int, tier: Tier) -> None:
-        shards = self._shards[tier - 1]
-        before = shards.get(digest, 0)
-        after = before & ~(1 << shard)
-        if after:
-            shards[digest] = after
-        else:
-            shards.pop(digest, None)
-        if before == self._all_shards != after:
-            self._say(False, tier, digest)
+    def removed(self, digests: Iterable[bytes], shard: int, tier: Tier) -> None:
+        shards, all_shards, others = self._shards[tier - 1], self._all_shards, ~(1 << shard)
+        broken = []
+        for digest in digests:
+            before = shards.pop(digest, 0)
+            after = before & others
+            if after:
+                shards[digest] = after
+            if before == all_shards != after:
+                broken.append(digest)
+        self._say(False, tier, broken)
 
     def since(self, seq: int) -> Replay:
         """All batches from `seq` on, or a snapshot where they are no longer kept (or never were: another epoch's number)."""
@@ -88,20 +94,23 @@ class Journal:
         wanted = list(takewhile(lambda batch: batch.seq >= seq, reversed(self._kept)))
         return Replay(tuple(reversed(wanted)))
 
-    def _say(self, stored: bool, tier: Tier, digest: bytes) -> None:
-        last = self._open[-1] if self._open else None
-        if last is None or (last.stored, last.tier) != (stored, tier):
-            last = _Run(stored, tier)
-            self._open.append(last)
-        last.digests.append(digest)
-        self._open_hashes += 1
-        if self._open_hashes >= MAX_EVENT_HASHES:
-            self._close()
+    def _say(self, stored: bool, tier: Tier, digests: Sequence[bytes]) -> None:
+        while digests:
+            last = self._open[-1] if self._open else None
+            if last is None or (last.stored, last.tier) != (stored, tier):
+                last = _Run(stored, tier)
+                self._open.append(last)
+            fitting = digests[: MAX_EVENT_HASHES - self._open_hashes]
+            last.digests += fitting
+            self._open_hashes += len(fitting)
+            if self._open_hashes >= MAX_EVENT_HASHES:
+                self._close()
+            digests = digests[len(fitting) :]
 
     def _close(self) -> None:
         if not self._open:
             return
-        events = tuple(self._event(run.stored, run.tier, map(event_id, run.digests)) for run in self._open)
+        events = tuple(self._event(run.stored, run.tier, run.digests) for run in self._open)
         self._kept.append(Batch(self.next_seq, events))
         self.next_seq += 1
         self._kept_hashes += self._open_hashes
@@ -115,23 +124,28 @@ class Journal:
         if not self.next_seq:
             return Replay(())
         events = tuple(
-            self._event(True, tier, hashes)
+            self._event(True, tier, digests)
             for tier in Tier
-            for hashes in _chunks(digest for digest, shards in self._shards[tier - 1].items() if shards == self._all_shards)
+            for digests in _chunks(digest for digest, shards in self._shards[tier - 1].items() if shards == self._all_shards)
         )
         return Replay((Batch(self.next_seq - 1, events),), snapshot=True)
 
-    def _event(self, stored: bool, tier: Tier, hashes: Iterable[int]) -> BlockEvent:
+    def _event(self, stored: bool, tier: Tier, digests: Iterable[bytes]) -> BlockEvent:
+        hashes = event_ids(digests)
         if stored:
-            return BlocksStored(tuple(hashes), None, tier, self.space.page_tokens)
-        return BlocksRemoved(tuple(hashes), tier)
+            return BlocksStored(hashes, None, tier, self.space.page_tokens)
+        return BlocksRemoved(hashes, tier)
 
 
 class Journals:
-    """The journals of all whole spaces that a node has met, under one epoch."""
+    """The journals of all whole spaces that a node has met, under one epoch.
+
+    What is said is put down when somebody wants to read it, or when there is time: a put does not wait for it.
+    """
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self._said: list[tuple[bool, Tier, Sequence[PageKey]]] = []  # not put down yet
         self._journals: dict[bytes, Journal] = {}
         self._spaces: dict[bytes, PageSpace] = {}
         self._of_space: dict[bytes, tuple[Journal, int]] = {}  # space digest -> journal, shard number
@@ -154,19 +168,26 @@ class Journals:
         return self._spaces[digest]
 
     def whole_spaces(self) -> dict[bytes, Journal]:
-        """By digest of the whole space."""
+        """By digest of the whole space, complete."""
+        self.put_down()
         return self._journals
 
     def page_tokens(self, key: PageKey) -> int:
         return self._of_space[space_of(key)][0].space.page_tokens
 
-    def stored(self, key: PageKey, tier: Tier) -> None:
-        journal, shard = self._of_space[space_of(key)]
-        journal.stored(digest_of(key), shard, tier)
+    def stored(self, keys: Sequence[PageKey], tier: Tier) -> None:
+        self._said.append((True, tier, keys))
 
-    def removed(self, key: PageKey, tier: Tier) -> None:
-        journal, shard = self._of_space[space_of(key)]
-        journal.removed(digest_of(key), shard, tier)
+    def removed(self, keys: Sequence[PageKey], tier: Tier) -> None:
+        self._said.append((False, tier, keys))
+
+    def put_down(self) -> None:
+        """What was said since the last time. Call every 100 ms or so."""
+        said, self._said = self._said, []
+        for stored, tier, keys in said:
+            for space, group in groupby(keys, space_of):
+                journal, shard = self._of_space[space]
+                (journal.stored if stored else journal.removed)(map(digest_of, group), shard, tier)
 
 
 def event_id(digest: bytes) -> int:
@@ -174,14 +195,22 @@ def event_id(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
+def event_ids(digests: Iterable[bytes]) -> tuple[int, ...]:
+    """`event_id` of many."""
+    ids = array("q", b"".join([digest[:8] for digest in digests]))
+    if sys.byteorder == "little":
+        ids.byteswap()
+    return tuple(ids)
+
+
 def _hash_count(event: BlockEvent) -> int:
     return len(event.hashes) if isinstance(event, BlocksStored | BlocksRemoved) else 0
 
 
-def _chunks(digests: Iterable[bytes]) -> Iterable[list[int]]:
-    chunk: list[int] = []
+def _chunks(digests: Iterable[bytes]) -> Iterable[list[bytes]]:
+    chunk: list[bytes] = []
     for digest in digests:
-        chunk.append(event_id(digest))
+        chunk.append(digest)
         if len(chunk) == MAX_EVENT_HASHES:
             yield chunk
             chunk = []

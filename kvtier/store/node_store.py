@@ -12,13 +12,13 @@ from math import inf
 
 from kvtier.page.key import PageKey, space_of
 from kvtier.page.kind import PageKind
-from kvtier.page.space import SPACE_BYTES, PageSpace
+from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.store.actions import Action
 from kvtier.store.answers import Acquired, Leading, Pinned, Reserved
 from kvtier.store.catalog import Catalog
 from kvtier.store.counters import StoreCounters
-from kvtier.store.heat import warmed
+from kvtier.store.heat import NEVER, warmed
 from kvtier.store.journal import Journals
 from kvtier.store.leases import Leases
 from kvtier.store.page import NOWHERE, Page
@@ -92,7 +92,7 @@ class NodeStore:
         for key in keys:
             page = self.catalog.get(key)
             if page is None:
-                coming = coming or self.tiering.writes.of_key(key) is not None
+                coming = coming or self.tiering.writes.writing(key)
             elif not page.in_dram:
                 self.tiering.want(page)
                 coming = True
@@ -104,8 +104,7 @@ class NodeStore:
 
     def let_go(self, held: dict[int, Page]) -> None:
         """What `gather` held is held no more."""
-        for page in held.values():
-            self.tiering.unhold(page)
+        self.tiering.unhold_all(held.values())
         held.clear()
 
     def take_recent_hits(self) -> list[Page]:
@@ -125,13 +124,12 @@ class NodeStore:
         return self._leases.renew(lease_id, owner, self._lease_end_ms(ttl_ms))
 
     def release(self, lease_id: int, owner: int) -> None:
-        for page in self._leases.end(lease_id, owner):
-            self.tiering.unhold(page)
+        self.tiering.unhold_all(self._leases.end(lease_id, owner))
 
     def reserve(
         self,
         keys: Sequence[PageKey],
-        lengths: Sequence[int],
+        length: int,
         owner: int,
         now_ms: float,
         *,
@@ -139,62 +137,57 @@ class NodeStore:
         kind: PageKind = PageKind.USER_QUERY,
         origin: Origin = Origin.CLIENT,
     ) -> Reserved:
-        """Claim bytes for pages `depth`, `depth` + 1, ... of a prompt.
+        """Claim bytes for pages `depth`, `depth` + 1, ... of a prompt, of one space and `length` bytes each.
 
-        Raises `PageTooLarge`, ValueError for an empty page and KeyError for an unmet space; then nothing is claimed.
+        Raises `PageTooLarge`, ValueError for empty pages and several spaces, and KeyError for an unmet space; then nothing is
+        claimed.
         """
         self._pass_time(now_ms)
-        self._check(keys, lengths)
-        self._keep_from_leaving(keys)
-        answer = Reserved([], [], [], self.settings.retry_after_ms)
-        for index, (key, length) in enumerate(zip(keys, lengths, strict=True)):
-            status = self._occupied(key)
-            offset = self.tiering.dram.allocate(length) if status is Status.OK else None
-            write_id = 0
-            if offset is not None:
-                write = self.tiering.writes.begin(owner, key, length, offset, kind, depth + index, origin, self._now_ms)
-                write_id = write.id
-            elif status is Status.OK:
-                self.counters.no_room += 1
-                status = Status.BUSY
-            answer.statuses.append(status)
-            answer.write_ids.append(write_id)
-            answer.offsets.append(offset or 0)
-        return answer
+        self._check(keys, length)
+        statuses = self._occupied(keys)
+        free = [index for index, status in enumerate(statuses) if status is Status.OK]
+        offsets = self.tiering.dram.allocate(length, len(free)) if free else []
+        for index in free[len(offsets) :]:
+            self.counters.no_room += 1
+            statuses[index] = Status.BUSY
+        del free[len(offsets) :]
+        if not free:
+            return Reserved(0, statuses, offsets, self.settings.retry_after_ms)
+        claimed, depths = [keys[index] for index in free], [depth + index for index in free]
+        write = self.tiering.writes.begin(owner, claimed, length, offsets, kind, depths, origin, self._now_ms)
+        return Reserved(write.id, statuses, offsets, self.settings.retry_after_ms)
 
-    def commit(self, write_id: int, checksum: bytes, owner: int, now_ms: float) -> Status:
-        """The bytes are written. OK, or MISS where the write has expired or is unknown: the page is not stored."""
-        return self.commit_all([write_id], [checksum], owner, now_ms)[0]
+    def commit(self, write_id: int, checksums: Sequence[bytes], owner: int, now_ms: float) -> Status:
+        """The bytes are there, with these checksums. MISS where the write has expired or is unknown: nothing is stored.
 
-    def commit_all(self, write_ids: Sequence[int], checksums: Sequence[bytes], owner: int, now_ms: float) -> list[Status]:
-        """The same of many."""
+        Raises ValueError where there are not as many as pages were claimed.
+        """
         self._pass_time(now_ms)
         self._expire_writes()
-        return [self._commit(write_id, checksum, owner) for write_id, checksum in zip(write_ids, checksums, strict=True)]
-
-    def _commit(self, write_id: int, checksum: bytes, owner: int) -> Status:
-        write = self.tiering.writes.take(write_id, owner)
+        write = self.tiering.writes.get(write_id, owner)
         if write is None:
             return Status.MISS
+        if len(checksums) != len(write.keys):
+            raise ValueError(f"{len(checksums)} checksums for a write of {len(write.keys)} pages")
+        self.tiering.writes.end(write)
         if write.expired:
-            self.tiering.dram.unclaim(write.offset)
+            self.tiering.dram.unclaim(write.offsets)
             return Status.MISS
-        self.counters.stored += 1
-        self.tiering.settle(write, checksum)
+        self.counters.stored += len(write.keys)
+        self.tiering.settle(write, checksums)
         return Status.OK
 
     def abort(self, write_id: int, owner: int) -> None:
         """Nothing was written, or nothing that counts. Unknown writes are ignored."""
         write = self.tiering.writes.take(write_id, owner)
         if write is not None:
-            self.tiering.dram.unclaim(write.offset)
+            self.tiering.dram.unclaim(write.offsets)
 
     def close_owner(self, owner: int) -> None:
         """A client has gone: its leases end and its writes are dropped."""
-        for page in self._leases.end_owner(owner):
-            self.tiering.unhold(page)
+        self.tiering.unhold_all(self._leases.end_owner(owner))
         for write in self.tiering.writes.take_owner(owner):
-            self.tiering.dram.unclaim(write.offset)
+            self.tiering.dram.unclaim(write.offsets)
 
     def pin(self, keys: Sequence[PageKey], ttl_ms: float, now_ms: float) -> Pinned:
         """Keep pages in DRAM for a while: all of `keys` or none."""
@@ -268,12 +261,13 @@ class NodeStore:
         self._pass_time(now_ms)
         self._expire_writes()
         for write in self.tiering.writes.take_released(self._now_ms):
-            self.tiering.dram.unclaim(write.offset)
+            self.tiering.dram.unclaim(write.offsets)
         self._end_leases()
         for pin_id in self._pins.expired(self._now_ms):
             self.counters.pins_expired += 1
             self.unpin(pin_id)
         self.tiering.trim()
+        self.journals.put_down()
 
     def plan(self, now_ms: float) -> list[Action]:
         """What should be done with bytes now. Every action is to be reported to `tiering`, page by page, once."""
@@ -288,12 +282,15 @@ class NodeStore:
         if not pages:
             return answer
         now_ms, half_life_ms = self._now_ms, self.settings.heat_half_life_ms
+        before = after = NEVER
         for page in pages:
             page.holds += 1
             page.hits += 1
             page.last_ms = now_ms
-            page.heat = warmed(page.heat, now_ms, half_life_ms)
             page.read_since_written = True
+            if page.heat != before:  # neighbours were mostly stored and read together
+                before, after = page.heat, warmed(page.heat, now_ms, half_life_ms)
+            page.heat = after
         self.counters.dram_hits += len(pages)
         self._recent.update(dict.fromkeys(page.key for page in pages[: max(0, _MAX_RECENT - len(self._recent))]))
         lease = self._leases.grant(owner, pages, self._lease_end_ms(ttl_ms))
@@ -308,7 +305,7 @@ class NodeStore:
             self.counters.ssd_hits += 1
             self.tiering.want(page)
             return Status.BUSY
-        if self.tiering.writes.of_key(key) is not None:
+        if self.tiering.writes.writing(key):
             self.counters.busy += 1
             return Status.BUSY
         node = self.catalog.moved_to(key)
@@ -319,29 +316,31 @@ class NodeStore:
         self.counters.misses += 1
         return Status.MISS
 
-    def _check(self, keys: Sequence[PageKey], lengths: Sequence[int]) -> None:
-        for space in {key[:SPACE_BYTES] for key in keys}:
+    def _check(self, keys: Sequence[PageKey], length: int) -> None:
+        spaces = set(map(space_of, keys))
+        if len(spaces) > 1:
+            raise ValueError("pages of several spaces are put apart")
+        for space in spaces:
             if not self.journals.knows(space):
                 raise KeyError(f"page space {space.hex()} is unknown here: introduce it with meet()")
-        for length in set(lengths):
-            self.tiering.dram.slabs.check(length)
+        self.tiering.dram.slabs.check(length)
 
-    def _keep_from_leaving(self, keys: Sequence[PageKey]) -> None:
-        """A prompt that is put once more must not push out its own pages."""
-        for page in self.catalog.find(keys):
+    def _occupied(self, keys: Sequence[PageKey]) -> list[Status]:
+        """EXISTS and WRITING need no writing; OK does. A prompt that is put once more will not push out its own pages."""
+        statuses = [Status.OK] * len(keys)
+        for index, page in enumerate(self.catalog.find(keys)):
             if page is not None:
                 page.last_ms = self._now_ms
-
-    def _occupied(self, key: PageKey) -> Status:
-        """EXISTS and WRITING need no writing; OK does."""
-        page = self.catalog.get(key)
-        if page is not None and page.in_dram:
-            self.counters.already_stored += 1
-            return Status.EXISTS
-        if self.tiering.writes.of_key(key) is not None:
-            self.counters.already_stored += 1
-            return Status.WRITING
-        return Status.OK
+                if page.in_dram:
+                    statuses[index] = Status.EXISTS
+        if self.tiering.writes.writing_any(keys) or len(set(keys)) < len(keys):
+            named: set[PageKey] = set()
+            for index, key in enumerate(keys):
+                if statuses[index] is Status.OK and (key in named or self.tiering.writes.writing(key)):
+                    statuses[index] = Status.WRITING
+                named.add(key)
+        self.counters.already_stored += len(keys) - statuses.count(Status.OK)
+        return statuses
 
     def _expire_writes(self) -> None:
         self.counters.writes_expired += self.tiering.writes.expire(self._now_ms)
@@ -349,5 +348,4 @@ class NodeStore:
     def _end_leases(self) -> None:
         for lease in self._leases.end_expired(self._now_ms):
             self.counters.leases_expired += 1
-            for page in lease.pages:
-                self.tiering.unhold(page)
+            self.tiering.unhold_all(lease.pages)

@@ -29,11 +29,11 @@ class Page(msgspec.Struct, gc=False):
     tokens: int
     kind: PageKind = PageKind.USER_QUERY
     depth: int = 0
-    hits: int = 0
-    heat: float = NEVER
-    last_ms: float = 0.0
     offset: int = NOWHERE
     generation: int = 0  # of the bytes in DRAM; never used twice
+    last_ms: float = 0.0
+    heat: float = NEVER
+    hits: int = 0
     holds: int = 0  # leases and I/O that read the bytes in DRAM
     pins: int = 0
     ticket: int = 0  # its entry in the victim queue; 0 = none

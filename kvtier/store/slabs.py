@@ -7,7 +7,7 @@ arithmetic: it touches no memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 GRANULE_BYTES = 4096
 
@@ -34,7 +34,7 @@ class SlabAllocator:
         self._class = [0] * self.slabs
         self._used = [0] * self.slabs  # slots in use
         self._fresh = [0] * self.slabs  # slots never handed out since the slab took its class
-        self._freed: list[list[int]] = [[] for _ in range(self.slabs)]
+        self._freed: list[list[int]] = [[] for _ in range(self.slabs)]  # offsets
         self._partial: dict[int, dict[int, None]] = {}  # class -> slabs with a free slot, oldest first
 
     @property
@@ -48,32 +48,32 @@ class SlabAllocator:
         if length > self.slab_bytes:
             raise PageTooLarge(f"a page of {length} bytes does not fit a slab of {self.slab_bytes}: raise slab_bytes")
 
-    def allocate(self, length: int) -> int | None:
-        """Offset of a free slot; None when the class has none and no slab is free. `length` has passed `check`."""
+    def allocate(self, length: int, count: int) -> list[int]:
+        """Offsets of `count` free slots, or of all that the class and free slabs have. `length` has passed `check`."""
         size = class_bytes(length)
-        partial = self._partial.get(size)
-        if not partial:
-            if not self._free_slabs:
-                return None
-            partial = self._partial.setdefault(size, {})
-            self._take_slab(size, partial)
-        slab = next(iter(partial))
-        slot = self._take_slot(slab)
-        if self._used[slab] == self.slab_bytes // size:
-            del partial[slab]
-        self.used_bytes += size
-        return slab * self.slab_bytes + slot * size
+        partial = self._partial.setdefault(size, {})
+        offsets: list[int] = []
+        while len(offsets) < count and (partial or self._free_slabs):
+            if not partial:
+                self._take_slab(size, partial)
+            slab = next(iter(partial))
+            offsets += self._take_slots(slab, size, count - len(offsets))
+            if self._used[slab] == self.slab_bytes // size:
+                del partial[slab]
+        self.used_bytes += size * len(offsets)
+        return offsets
 
-    def free(self, offset: int) -> None:
-        """Give a slot back."""
-        slab = offset // self.slab_bytes
-        size = self._class[slab]
-        self._freed[slab].append(offset % self.slab_bytes // size)
-        self._used[slab] -= 1
-        self.used_bytes -= size
-        self._partial[size][slab] = None
-        if not self._used[slab]:
-            self._give_slab_back(slab, size)
+    def free(self, offsets: Iterable[int]) -> None:
+        """Give slots back."""
+        for offset in offsets:
+            slab = offset // self.slab_bytes
+            size = self._class[slab]
+            self._freed[slab].append(offset)
+            self._used[slab] -= 1
+            self.used_bytes -= size
+            self._partial[size][slab] = None
+            if not self._used[slab]:
+                self._give_slab_back(slab, size)
 
     def slab_of(self, offset: int) -> int:
         return offset // self.slab_bytes
@@ -95,12 +95,16 @@ class SlabAllocator:
         self._fresh[slab] = self.slab_bytes // size
         partial[slab] = None
 
-    def _take_slot(self, slab: int) -> int:
-        self._used[slab] += 1
-        if self._freed[slab]:
-            return self._freed[slab].pop()
-        self._fresh[slab] -= 1
-        return self.slab_bytes // self._class[slab] - 1 - self._fresh[slab]
+    def _take_slots(self, slab: int, size: int, count: int) -> list[int]:
+        freed = self._freed[slab]
+        taken = freed[-count:]
+        del freed[-count:]
+        fresh = min(count - len(taken), self._fresh[slab])
+        first = slab * self.slab_bytes + (self.slab_bytes // size - self._fresh[slab]) * size
+        taken += range(first, first + fresh * size, size)
+        self._fresh[slab] -= fresh
+        self._used[slab] += len(taken)
+        return taken
 
     def _give_slab_back(self, slab: int, size: int) -> None:
         del self._partial[size][slab]

@@ -8,7 +8,7 @@ whoever gets the actions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -70,6 +70,12 @@ class SsdTier:
             self._counters.demotions_skipped += 1
             return False
         return True
+
+    def offer(self, pages: Iterable[Page], now_ms: float) -> None:
+        """Write what is admitted of them."""
+        for page in pages:
+            if self.admits(page, now_ms):
+                self.enqueue(page)
 
     def enqueue(self, page: Page) -> None:
         """Write it when its turn comes, if it is still in DRAM then."""

@@ -6,7 +6,8 @@ come back with the last hold. What `plan` asks for is held until it is reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 
 from kvtier.page.key import PageKey
 from kvtier.page.kind import PageKind
@@ -15,7 +16,7 @@ from kvtier.store.actions import Action, Promote
 from kvtier.store.catalog import Catalog
 from kvtier.store.counters import StoreCounters
 from kvtier.store.dram_tier import DramTier
-from kvtier.store.heat import warmed
+from kvtier.store.heat import NEVER, warmed
 from kvtier.store.page import Page, SsdPlace
 from kvtier.store.settings import DemoteWhen, DramSettings, SsdSettings
 from kvtier.store.slabs import SlabAllocator, class_bytes
@@ -43,25 +44,24 @@ class Tiering:
         self._max_reading_bytes = min(ssd.max_reading_bytes, dram.bytes // 2) if ssd else 0
         self.starved = False  # something on SSD is wanted, and nothing moves, because all of DRAM is held
 
-    def settle(self, write: Write, checksum: bytes) -> None:
-        """The bytes of `write`, already taken from `writes`, are a page from now on."""
-        now_ms = self._clock()
-        page = self._catalog.get(write.key)
-        if page is not None and (page.checksum, page.length) != (checksum, write.length) and self.ssd is not None:
-            self.ssd.forget(page)  # computed anew with other rounding: what is on SSD is another page
-            page = None
-        if page is None:
-            tokens = self._catalog.journals.page_tokens(write.key)
-            page = Page(write.key, write.length, checksum, tokens, write.kind, write.depth)
-        page.offset = write.offset
-        page.generation = self._next_generation
-        self._next_generation += 1
-        page.last_ms = now_ms
-        page.heat = warmed(page.heat, now_ms, self.settings.heat_half_life_ms)
-        self._catalog.entered_dram(page)
-        self.dram.settle(page)
-        if self.ssd is not None and self.ssd.settings.demote is DemoteWhen.COMMIT and self.ssd.admits(page, now_ms):
-            self.ssd.enqueue(page)
+    def settle(self, write: Write, checksums: Sequence[bytes]) -> None:
+        """The bytes of `write`, already taken from `writes`, are pages from now on."""
+        pages = self._pages(write, checksums)
+        for index, known in enumerate(self._catalog.find(write.keys)):
+            if known is not None:
+                pages[index] = self._computed_anew(known, pages[index])
+        self._catalog.entered_dram(write.keys, pages)
+        self.dram.settle(pages, write.offsets)
+        if self.ssd is not None and self.ssd.settings.demote is DemoteWhen.COMMIT:
+            self.ssd.offer(pages, self._clock())
+
+    def unhold_all(self, pages: Iterable[Page]) -> None:
+        """One reader less of each."""
+        for page in pages:
+            if page.holds > 1 or page.doomed or page.leaving or not page.ticket:
+                self.unhold(page)
+            else:
+                page.holds = 0  # evictable, unless it is pinned, and queued
 
     def unhold(self, page: Page) -> None:
         """One reader less."""
@@ -71,9 +71,9 @@ class Tiering:
                 self._stop_leaving(page)  # on SSD now, but someone reads it: it had better stay
         elif page.doomed:
             self._stop_leaving(page)
-            self.dram.drop(page)
+            self.dram.drop([page])
         elif self._stop_leaving(page) and page.evictable:
-            self.dram.evict(page)
+            self.dram.evict([page])
         else:
             self.dram.reconsider(page)
 
@@ -86,12 +86,12 @@ class Tiering:
         if page.holds:
             self._catalog.doom(page)
         else:
-            self.dram.drop(page)
-            self._catalog.left_dram(page)
+            self.dram.drop([page])
+            self._catalog.left_dram([page])
 
     def want(self, page: Page) -> None:
         """Bring a page that is on SSD alone into DRAM."""
-        if self.ssd is not None and self.writes.of_key(page.key) is None:
+        if self.ssd is not None and not self.writes.writing(page.key):
             self.ssd.want(page)
 
     def trim(self) -> None:
@@ -135,21 +135,21 @@ class Tiering:
 
     def promoted(self, write_id: int) -> None:
         write = self._read(write_id)
-        page = self._catalog.get(write.key) if write else None
+        page = self._catalog.get(write.keys[0]) if write else None
         if write is not None and page is not None:
             self._counters.promoted += 1
-            self.settle(write, page.checksum)
+            self.settle(write, [page.checksum])
         elif write is not None:  # forgotten meanwhile
-            self.dram.unclaim(write.offset)
+            self.dram.unclaim(write.offsets)
 
     def promotion_failed(self, write_id: int, status: Status) -> None:
         """CORRUPT: the bytes on SSD are wrong, and the page is dropped. Else it stays there."""
         write = self._read(write_id)
         if write is None:
             return
-        self.dram.unclaim(write.offset)
+        self.dram.unclaim(write.offsets)
         self._counters.promotions_failed += 1
-        page = self._catalog.get(write.key)
+        page = self._catalog.get(write.keys[0])
         if status is Status.CORRUPT and page is not None and page.place is not None:
             self._counters.corrupt_ssd += 1
             self._ssd.forget(page)
@@ -196,7 +196,7 @@ class Tiering:
         while ssd.wanted and (ssd.reading_bytes < self._max_reading_bytes or not ssd.reading_bytes):
             key = next(iter(ssd.wanted))
             page = self._catalog.get(key)
-            if page is None or page.in_dram or page.place is None:
+            if page is None or page.in_dram or page.place is None or self.writes.writing(key):
                 del ssd.wanted[key]
                 continue
             if ssd.segments[page.place.segment].reclaiming:
@@ -211,12 +211,42 @@ class Tiering:
         return actions
 
     def _promotion(self, ssd: SsdTier, page: Page, place: SsdPlace) -> Promote | None:
-        offset = self.dram.allocate(page.length)
-        if offset is None:
+        offsets = self.dram.allocate(page.length, 1)
+        if not offsets:
             return None
-        write = self.writes.begin(SELF, page.key, page.length, offset, page.kind, page.depth, Origin.SSD, self._clock())
+        write = self.writes.begin(SELF, [page.key], page.length, offsets, page.kind, [page.depth], Origin.SSD, self._clock())
         ssd.reading(write.id, page)
-        return Promote(write.id, page.key, place, offset, page.length, page.checksum)
+        return Promote(write.id, page.key, place, offsets[0], page.length, page.checksum)
+
+    def _pages(self, write: Write, checksums: Sequence[bytes]) -> list[Page]:
+        """Those of a write, as they would be if they were here for the first time."""
+        now_ms = self._clock()
+        generations = range(self._next_generation, self._next_generation + len(write.keys))
+        self._next_generation = generations.stop
+        return list(
+            map(
+                Page,
+                write.keys,
+                repeat(write.length),
+                checksums,
+                repeat(self._catalog.journals.page_tokens(write.keys[0])),
+                repeat(write.kind),
+                write.depths,
+                write.offsets,
+                generations,
+                repeat(now_ms),
+                repeat(warmed(NEVER, now_ms, self.settings.heat_half_life_ms)),
+            )
+        )
+
+    def _computed_anew(self, known: Page, fresh: Page) -> Page:
+        """The page that was on SSD alone and is in DRAM now: with other rounding what is on SSD is another page."""
+        if (known.checksum, known.length) != (fresh.checksum, fresh.length):
+            self._ssd.forget(known)
+            return fresh
+        known.offset, known.generation, known.last_ms = fresh.offset, fresh.generation, fresh.last_ms
+        known.heat = warmed(known.heat, fresh.last_ms, self.settings.heat_half_life_ms)
+        return known
 
     def _read(self, write_id: int) -> Write | None:
         write = self.writes.take(write_id, SELF)
@@ -227,7 +257,7 @@ class Tiering:
     def _let_go(self, page: Page) -> None:
         """A page that is worth least: to SSD first if it may, else out."""
         if self.ssd is None or not (page.demoting or self.ssd.admits(page, self._clock())):
-            self.dram.evict(page)
+            self.dram.evict([page])
             return
         if not page.demoting:
             self.ssd.enqueue(page)
@@ -243,7 +273,7 @@ class Tiering:
             self._leaving_bytes -= class_bytes(page.length)
         return was
 
-    def _evicted(self, page: Page) -> None:
-        self._counters.evicted += 1
-        self._counters.lost += page.place is None
-        self._catalog.left_dram(page)
+    def _evicted(self, pages: Sequence[Page]) -> None:
+        self._counters.evicted += len(pages)
+        self._counters.lost += sum(page.place is None for page in pages)
+        self._catalog.left_dram(pages)

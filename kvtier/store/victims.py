@@ -2,12 +2,15 @@
 
 A touch raises a page's worth without telling the heap; a page that surfaces with an old worth sinks back with the new one.
 Pages that cannot go (held, pinned) fall out when they surface and are pushed again when they can. So touching costs nothing,
-and an eviction costs a few heap steps.
+and an eviction costs a few heap steps. What was pushed is put into its heap when a victim is looked for, not before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+
+import msgspec
 
 from kvtier.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.page import Page
@@ -17,45 +20,63 @@ _Entry = tuple[Worth, int, Page]
 _SLACK = 64
 
 
+class _Class(msgspec.Struct):
+    """The pages of one length class: `live` of the entries count, the others' pages have gone or were pushed again."""
+
+    heap: list[_Entry] = []
+    pushed: list[tuple[int, Page]] = []  # not in the heap yet
+    live: int = 0
+
+
 class VictimQueue:
     """Invariant: every evictable page has exactly one live entry, the one whose ticket the page bears."""
 
     def __init__(self, policy: EvictionPolicy) -> None:
         self._policy = policy
-        self._heaps: dict[int, list[_Entry]] = {}
-        self._live: dict[int, int] = {}
+        self._classes: dict[int, _Class] = {}
         self._next_ticket = 1
 
-    def push(self, page: Page) -> None:
-        """The page may go from now on. Also after its worth was lowered; an older entry then counts no more."""
-        size = class_bytes(page.length)
-        heap = self._heaps.get(size)
-        if heap is None:
-            heap, self._live[size] = self._heaps.setdefault(size, []), 0
-        if not page.ticket:
-            self._live[size] += 1
-        page.ticket = ticket = self._next_ticket
-        self._next_ticket = ticket + 1
-        heappush(heap, (self._policy.worth(page), ticket, page))
-        if len(heap) > 2 * self._live[size] + _SLACK:
-            self._compact(size)
+    def push(self, pages: Sequence[Page]) -> None:
+        """Pages of one length that may go from now on. Also after a worth was lowered; an older entry then counts no more."""
+        if not pages:
+            return
+        queue = self._classes.setdefault(class_bytes(pages[0].length), _Class())
+        ticket = self._next_ticket
+        for page in pages:
+            queue.live += not page.ticket
+            page.ticket = ticket
+            queue.pushed.append((ticket, page))
+            ticket += 1
+        self._next_ticket = ticket
+        if len(queue.heap) + len(queue.pushed) > 2 * queue.live + _SLACK:
+            self._compact(queue)
 
     def forget(self, page: Page) -> None:
         """The page has gone some other way."""
         if page.ticket:
             page.ticket = 0
-            self._live[class_bytes(page.length)] -= 1
+            self._classes[class_bytes(page.length)].live -= 1
 
-    def pop(self, size: int) -> Page | None:
-        """The next victim of a class, no longer queued."""
-        page = self.peek(size)
-        if page is not None:
-            heappop(self._heaps[size])
-            self.forget(page)
-        return page
+    def pop(self, size: int, count: int) -> list[Page]:
+        """The next victims of a class, `count` at most, no longer queued."""
+        victims: list[Page] = []
+        while len(victims) < count and (page := self.peek(size)) is not None:
+            queue = self._classes[size]
+            heappop(queue.heap)
+            queue.live -= 1
+            page.ticket = 0
+            victims.append(page)
+        return victims
 
     def peek(self, size: int) -> Page | None:
-        heap = self._heaps.get(size)
+        queue = self._classes.get(size)
+        if queue is None:
+            return None
+        heap, worth_of = queue.heap, self._policy.worth
+        for ticket, page in queue.pushed:
+            if page.ticket == ticket:
+                heappush(heap, (worth_of(page), ticket, page))
+        queue.pushed.clear()
         while heap:
             worth, ticket, page = heap[0]
             if page.ticket != ticket:
@@ -63,7 +84,7 @@ class VictimQueue:
             elif not page.evictable:
                 heappop(heap)
                 self.forget(page)
-            elif (now_worth := self._policy.worth(page)) > worth:
+            elif (now_worth := worth_of(page)) > worth:
                 heapreplace(heap, (now_worth, ticket, page))
             else:
                 return page
@@ -71,13 +92,13 @@ class VictimQueue:
 
     def pop_coldest(self) -> Page | None:
         """The next victim over all classes."""
-        heads = [(self._policy.worth(page), size) for size in self._heaps if (page := self.peek(size)) is not None]
-        return self.pop(min(heads)[1]) if heads else None
+        heads = [(self._policy.worth(page), size) for size in self._classes if (page := self.peek(size)) is not None]
+        return self.pop(min(heads)[1], 1)[0] if heads else None
 
     def worth(self, page: Page) -> Worth:
         return self._policy.worth(page)
 
-    def _compact(self, size: int) -> None:
-        heap = [entry for entry in self._heaps[size] if entry[2].ticket == entry[1]]
-        heapify(heap)
-        self._heaps[size] = heap
+    def _compact(self, queue: _Class) -> None:
+        queue.heap = [entry for entry in queue.heap if entry[2].ticket == entry[1]]
+        queue.pushed = [(ticket, page) for ticket, page in queue.pushed if page.ticket == ticket]
+        heapify(queue.heap)

@@ -7,6 +7,7 @@ quarantine. (What a writer that outlives even that scribbles over is caught by t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from itertools import takewhile
 
@@ -22,15 +23,17 @@ class Origin(Enum):
     SSD = auto()
 
 
-class Write(msgspec.Struct, gc=False):
+class Write(msgspec.Struct):
+    """Pages of one space and length that were reserved together, and are committed, dropped or expire together."""
+
     id: int
     owner: int
-    key: PageKey
+    keys: Sequence[PageKey]
     length: int
-    offset: int
+    offsets: Sequence[int]
     deadline_ms: float
     kind: PageKind
-    depth: int
+    depths: Sequence[int]
     origin: Origin
     expired: bool = False
 
@@ -43,63 +46,80 @@ class Writes:
         self._quarantine_ms = quarantine_ms
         self._open: dict[int, Write] = {}  # their deadlines ascend
         self._reads: dict[int, Write] = {}  # from SSD: the agent itself ends them
-        self._of_key: dict[PageKey, Write] = {}
+        self._keys: set[PageKey] = set()  # of the two
         self._quarantined: dict[int, Write] = {}
         self._next = 1
 
     def __len__(self) -> int:
-        return len(self._open) + len(self._reads) + len(self._quarantined)
+        """Pages."""
+        return sum(len(write.keys) for table in (self._open, self._reads, self._quarantined) for write in table.values())
 
     def begin(
-        self, owner: int, key: PageKey, length: int, offset: int, kind: PageKind, depth: int, origin: Origin, now_ms: float
+        self,
+        owner: int,
+        keys: Sequence[PageKey],
+        length: int,
+        offsets: Sequence[int],
+        kind: PageKind,
+        depths: Sequence[int],
+        origin: Origin,
+        now_ms: float,
     ) -> Write:
-        write = Write(self._next, owner, key, length, offset, now_ms + self._ttl_ms, kind, depth, origin)
+        """Nobody else writes any of `keys` now."""
+        write = Write(self._next, owner, keys, length, offsets, now_ms + self._ttl_ms, kind, depths, origin)
         self._next += 1
         table = self._reads if origin is Origin.SSD else self._open
-        table[write.id] = self._of_key[key] = write
+        table[write.id] = write
+        self._keys.update(keys)
         return write
 
-    def of_key(self, key: PageKey) -> Write | None:
-        """Who is writing the page now."""
-        return self._of_key.get(key)
+    def writing(self, key: PageKey) -> bool:
+        """Whether someone writes the page now."""
+        return key in self._keys
+
+    def writing_any(self, keys: Iterable[PageKey]) -> bool:
+        return not self._keys.isdisjoint(keys)
+
+    def get(self, write_id: int, owner: int) -> Write | None:
+        """The owner's write; look at `expired` before believing it."""
+        write = self._open.get(write_id) or self._reads.get(write_id) or self._quarantined.get(write_id)
+        return write if write is not None and write.owner == owner else None
 
     def take(self, write_id: int, owner: int) -> Write | None:
-        """The owner's write, which then is no longer ours; look at `expired` before believing it."""
-        write = self._open.get(write_id) or self._reads.get(write_id) or self._quarantined.get(write_id)
-        if write is None or write.owner != owner:
-            return None
-        self._remove(write)
+        """The same, and end it."""
+        write = self.get(write_id, owner)
+        if write is not None:
+            self.end(write)
         return write
 
     def take_owner(self, owner: int) -> list[Write]:
         """All writes of an owner that has gone."""
         gone = [write for table in (self._open, self._quarantined) for write in table.values() if write.owner == owner]
         for write in gone:
-            self._remove(write)
+            self.end(write)
         return gone
 
     def expire(self, now_ms: float) -> int:
-        """Quarantine the writes whose time is up; how many."""
-        oldest = next(iter(self._open.values()), None)
-        if oldest is None or oldest.deadline_ms > now_ms:
-            return 0
+        """Quarantine the writes whose time is up; how many pages."""
         expired = list(takewhile(lambda write: write.deadline_ms <= now_ms, self._open.values()))
         for write in expired:
-            self._remove(write)
+            self.end(write)
             write.expired = True
             write.deadline_ms = now_ms + self._quarantine_ms
             self._quarantined[write.id] = write
-        return len(expired)
+        return sum(len(write.keys) for write in expired)
 
     def take_released(self, now_ms: float) -> list[Write]:
         """Writes whose quarantine is over: their bytes may be used again."""
         released = [write for write in self._quarantined.values() if write.deadline_ms <= now_ms]
         for write in released:
-            self._remove(write)
+            self.end(write)
         return released
 
-    def _remove(self, write: Write) -> None:
-        if self._open.pop(write.id, None) is None and self._reads.pop(write.id, None) is None:
-            self._quarantined.pop(write.id, None)
-        if self._of_key.get(write.key) is write:
-            del self._of_key[write.key]
+    def end(self, write: Write) -> None:
+        """It is no longer ours; its bytes are the caller's to use or to give back."""
+        if write.expired:
+            del self._quarantined[write.id]
+            return
+        del (self._reads if write.origin is Origin.SSD else self._open)[write.id]
+        self._keys.difference_update(write.keys)

@@ -12,7 +12,7 @@ from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -93,37 +93,33 @@ class Renew(Message, frozen=True, tag=9):
 
 
 class Reserve(Message, frozen=True, tag=10):
-    """Claim bytes for pages `depth`, `depth` + 1, ... of a prompt."""
+    """Claim bytes for pages `depth`, `depth` + 1, ... of a prompt, of `length` bytes each."""
 
     space: int
     digests: bytes
-    lengths: list[int]
+    length: int
     depth: int = 0
     kind: PageKind = PageKind.USER_QUERY
 
 
 class Reserved(Message, frozen=True, tag=11):
-    """EXISTS and WRITING pages need no writing; for BUSY ones there is no room now."""
+    """EXISTS and WRITING pages need no writing; for BUSY ones there is no room now. `write` is one for all OK ones, or 0."""
 
+    write: int
     statuses: bytes
-    writes: list[int]
     offsets: list[int]
     retry_after_ms: float
 
 
 class Commit(Message, frozen=True, tag=12):
-    """The bytes are written; answered by `Statuses`."""
+    """A write's bytes are there, with these checksums; `Done(MISS)` where it has expired: nothing is stored."""
 
-    writes: list[int]
+    write: int
     checksums: bytes
 
 
-class Statuses(Message, frozen=True, tag=13):
-    statuses: bytes
-
-
 class Abort(Message, frozen=True, tag=14):
-    writes: list[int]
+    write: int
 
 
 class Report(Message, frozen=True, tag=15):
@@ -300,7 +296,7 @@ Request = (
     | AskMemory
 )  # fmt: skip
 Reply = (
-    Greeting | Attached | Looked | Acquired | Reserved | Statuses | PagesSent | PagesPinned | Staging | Events | Spaces | Stats
+    Greeting | Attached | Looked | Acquired | Reserved | PagesSent | PagesPinned | Staging | Events | Spaces | Stats
     | Done | Refused | MemoryAt
 )  # fmt: skip
 

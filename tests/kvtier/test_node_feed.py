@@ -124,10 +124,10 @@ class NodeMachine(RuleBasedStateMachine):
         for digest, tier in changes:
             if (digest, tier) in self.life.held:
                 self.life.held.remove((digest, tier))
-                self.life.journal.removed(digest, 0, tier)
+                self.life.journal.removed([digest], 0, tier)
             else:
                 self.life.held.add((digest, tier))
-                self.life.journal.stored(digest, 0, tier)
+                self.life.journal.stored([digest], 0, tier)
             Answer(self.life, self.life.journal.next_seq)  # somebody else asks, so that the next change begins another batch
 
     @rule()

@@ -111,7 +111,7 @@ async def test_a_client_that_goes_gives_back_its_leases_and_writes(tmp_path: Pat
         await thread(put, connect(config), range(4))
         channel, space = await connected(agent, dial)
         await ask(channel, wire.Acquire(space, digests(range(4)), 30_000))
-        await ask(channel, wire.Reserve(space, digests([50, 51]), [PAGE_BYTES] * 2))
+        await ask(channel, wire.Reserve(space, digests([50, 51]), PAGE_BYTES))
         assert (agent.store.running_leases, len(agent.store.tiering.writes)) == (1, 2)
         channel.close()
         await eventually(lambda: not agent.store.running_leases and not len(agent.store.tiering.writes), "given back")
@@ -127,9 +127,9 @@ async def test_leases_belong_to_their_connection(tmp_path: Path, connect: Connec
         assert await ask(other, wire.Renew(acquired.lease, 1000)) == wire.Done(Status.MISS)
         await ask(other, wire.Release(acquired.lease))
         assert await ask(mine, wire.Renew(acquired.lease, 1000)) == wire.Done(Status.OK)
-        reserved = await ask(mine, wire.Reserve(space, digests([9]), [PAGE_BYTES]))
-        assert (await ask(other, wire.Commit(reserved.writes, b"c" * 16))).statuses == bytes([Status.MISS])
-        assert (await ask(other, wire.Reserve(other_space, digests([9]), [PAGE_BYTES]))).statuses == bytes([Status.WRITING])
+        reserved = await ask(mine, wire.Reserve(space, digests([9]), PAGE_BYTES))
+        assert (await ask(other, wire.Commit(reserved.write, b"c" * 16))).status is Status.MISS
+        assert (await ask(other, wire.Reserve(other_space, digests([9]), PAGE_BYTES))).statuses == bytes([Status.WRITING])
 
 
 @pytest.mark.slow
@@ -190,10 +190,9 @@ async def test_pins_and_tags_over_the_wire(tmp_path: Path, connect: Connect, dia
     [
         wire.Look(7, digests([1])),
         wire.Look(0, b"short"),
-        wire.Reserve(0, digests([1]), [1, 2]),
-        wire.Reserve(0, digests([1]), [1 << 30]),
-        wire.Reserve(0, digests([1]), [0]),
-        wire.Commit([1, 2], b"c" * 16),
+        wire.Reserve(0, digests([1]), 1 << 30),
+        wire.Reserve(0, digests([1]), 0),
+        wire.Commit(1, b"c" * 17),
         wire.ReplayEvents(b"?" * 16, 0),
     ],
 )

@@ -110,11 +110,11 @@ async def test_a_clock_that_jumps_ends_leases_and_nothing_else(
     async with node(config_of(tmp_path), connect) as only:
         await thread(put, only.client, range(8))
         acquired = await only.ask(wire.Acquire(only.space, digests(range(8)), 30_000))
-        reserved = await only.ask(wire.Reserve(only.space, digests([50]), [PAGE_BYTES]))
+        reserved = await only.ask(wire.Reserve(only.space, digests([50]), PAGE_BYTES))
         clock[0] += 3_600_000
         await eventually(lambda: only.agent.store.running_leases == 0, "the lease ends")
         assert await only.ask(wire.Renew(acquired.lease, 1000)) == wire.Done(Status.MISS)
-        assert (await only.ask(wire.Commit(reserved.writes, b"c" * 16))).statuses == bytes([Status.MISS])
+        assert (await only.ask(wire.Commit(reserved.write, b"c" * 16))).status is Status.MISS
         clock[0] -= 7_200_000
         await asyncio.sleep(0)
         assert await thread(get, only.client, range(8)) == [True] * 8

@@ -141,7 +141,7 @@ from kvtier.wire import messages as wire
 channel = Channel(Path(sys.argv[1]), 5.0)
 space = channel.ask(wire.Attach(SPACE), 5.0).space
 channel.ask(wire.Acquire(space, digests(range(8)), 30_000), 5.0)
-channel.ask(wire.Reserve(space, digests(range(100, 108)), [PAGE_BYTES] * 8), 5.0)
+channel.ask(wire.Reserve(space, digests(range(100, 108)), PAGE_BYTES), 5.0)
 print("holding", flush=True)
 time.sleep(60)
 """

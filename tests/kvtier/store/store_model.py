@@ -44,10 +44,10 @@ def small_ssd(**settings: object) -> SsdSettings:
 
 def put(store: NodeStore, key: PageKey, now_ms: float, *, length: int = 4096, variant: int = 0, depth: int = 0) -> Status:
     """Reserve and commit one page; its status where it needed no writing."""
-    reserved = store.reserve([key], [length], ALICE, now_ms, depth=depth)
+    reserved = store.reserve([key], length, ALICE, now_ms, depth=depth)
     if reserved.statuses[0] is not Status.OK:
         return reserved.statuses[0]
-    return store.commit(reserved.write_ids[0], sha256(key + bytes([variant])).digest()[:16], ALICE, now_ms)
+    return store.commit(reserved.write_id, [sha256(key + bytes([variant])).digest()[:16]], ALICE, now_ms)
 
 
 def status_of(store: NodeStore, key: PageKey, now_ms: float) -> Status:

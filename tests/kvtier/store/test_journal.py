@@ -30,9 +30,9 @@ def events_of(journal: Journal, seq: int = 0) -> list[BlockEvent]:
 def test_neighbours_share_an_event() -> None:
     journal = Journal(WHOLE)
     for number in (1, 2, 3):
-        journal.stored(digest(number), 0, Tier.L3)
-    journal.removed(digest(2), 0, Tier.L3)
-    journal.stored(digest(1), 0, Tier.L4)
+        journal.stored([digest(number)], 0, Tier.L3)
+    journal.removed([digest(2)], 0, Tier.L3)
+    journal.stored([digest(1)], 0, Tier.L4)
     (batch,) = journal.since(0).batches
     assert batch.seq == 0
     assert batch.events == (
@@ -46,21 +46,23 @@ def test_a_page_is_announced_when_its_last_shard_comes_and_withdrawn_with_the_fi
     journals = Journals(epoch=1)
     shards = [PageSpace("m", "bf16", "page_first", 16, shard=Shard(rank, 2)) for rank in (0, 1)]
     keys = [page_key(journals.meet(shard), digest(5)) for shard in shards]
+    journals.stored([keys[0]], Tier.L3)
+    journals.stored([keys[1]], Tier.L4)
     (journal,) = journals.whole_spaces().values()
-    journals.stored(keys[0], Tier.L3)
-    journals.stored(keys[1], Tier.L4)
     assert events_of(journal) == []
-    journals.stored(keys[1], Tier.L3)
+    journals.stored([keys[1]], Tier.L3)
+    journals.put_down()
     assert events_of(journal) == [BlocksStored(ids(5), None, Tier.L3, 16)]
-    journals.removed(keys[0], Tier.L3)
-    journals.removed(keys[1], Tier.L3)
+    journals.removed([keys[0]], Tier.L3)
+    journals.removed([keys[1]], Tier.L3)
+    journals.put_down()
     assert events_of(journal, seq=1) == [BlocksRemoved(ids(5), Tier.L3)]
 
 
 def test_models_have_journals_of_their_own() -> None:
     journals = Journals(epoch=1)
     one, other = (journals.meet(PageSpace(model, "bf16", "page_first", 16)) for model in ("m", "n"))
-    journals.stored(page_key(one, digest(1)), Tier.L3)
+    journals.stored([page_key(one, digest(1))], Tier.L3)
     assert len(journals.whole_spaces()) == 2
     assert sorted(len(events_of(journal)) for journal in journals.whole_spaces().values()) == [0, 1]
     assert journals.knows(other)
@@ -70,7 +72,7 @@ def test_models_have_journals_of_their_own() -> None:
 def test_batches_are_bounded() -> None:
     journal = Journal(WHOLE)
     for number in range(journal_module.MAX_EVENT_HASHES + 10):
-        journal.stored(number.to_bytes(32, "big"), 0, Tier.L3)
+        journal.stored([number.to_bytes(32, "big")], 0, Tier.L3)
     first, second = journal.since(0).batches
     assert (first.seq, second.seq) == (0, 1)
     assert [len(batch.events[0].hashes) for batch in (first, second)] == [journal_module.MAX_EVENT_HASHES, 10]  # type: ignore[union-attr]
@@ -80,10 +82,10 @@ def churn(journal: Journal, rounds: int) -> None:
     """Say much more than is kept, and leave pages 1 and 2."""
     for number in range(rounds):
         name = number.to_bytes(32, "big")
-        journal.stored(name, 0, Tier.L3)
-        journal.removed(name, 0, Tier.L3)
-    journal.stored(digest(1), 0, Tier.L3)
-    journal.stored(digest(2), 0, Tier.L4)
+        journal.stored([name], 0, Tier.L3)
+        journal.removed([name], 0, Tier.L3)
+    journal.stored([digest(1)], 0, Tier.L3)
+    journal.stored([digest(2)], 0, Tier.L4)
 
 
 def follow(journal: Journal, feed: Feed, index: BlockIndex) -> None:
@@ -105,7 +107,7 @@ def test_a_feed_that_follows_sees_what_is_there() -> None:
     churn(journal, 10)
     follow(journal, feed, index)
     assert (held(index, 1, 2), index.entries) == (2, 2)
-    journal.removed(digest(1), 0, Tier.L3)
+    journal.removed([digest(1)], 0, Tier.L3)
     for batch in journal.since(feed.cursor + 1).batches:
         project(index, NODE, feed.accept(1, batch.seq), batch.events, 0.0)
     assert (held(index, 1), held(index, 2)) == (0, 1)
@@ -114,10 +116,10 @@ def test_a_feed_that_follows_sees_what_is_there() -> None:
 @pytest.mark.slow
 def test_a_feed_that_fell_too_far_behind_gets_a_snapshot() -> None:
     journal, feed, index = Journal(WHOLE), Feed(can_replay=True), BlockIndex()
-    journal.stored(digest(9), 0, Tier.L3)
+    journal.stored([digest(9)], 0, Tier.L3)
     follow(journal, feed, index)
     assert held(index, 9) == 1
-    journal.removed(digest(9), 0, Tier.L3)
+    journal.removed([digest(9)], 0, Tier.L3)
     churn(journal, journal_module.MAX_KEPT_HASHES // 2 + 10)
     assert journal.since(0).snapshot
     follow(journal, feed, index)
@@ -128,7 +130,7 @@ def test_a_number_from_another_epoch_gets_a_snapshot() -> None:
     journal = Journal(WHOLE)
     assert journal.since(0).batches == ()
     assert journal.since(17).batches == ()  # nothing was ever said
-    journal.stored(digest(1), 0, Tier.L3)
+    journal.stored([digest(1)], 0, Tier.L3)
     journal.since(0)
     replay = journal.since(17)
     assert replay.snapshot

@@ -19,10 +19,10 @@ EXISTS, WRITING = Status.EXISTS, Status.WRITING
 
 def test_a_page_is_served_once_committed() -> None:
     store, (key, *_) = make_store()
-    reserved = store.reserve([key], [4096], ALICE, 0)
+    reserved = store.reserve([key], 4096, ALICE, 0)
     assert status_of(store, key, 0) is BUSY
-    assert store.reserve([key], [4096], BOB, 0).statuses == [WRITING]
-    assert store.commit(reserved.write_ids[0], b"c" * 16, ALICE, 1) is OK
+    assert store.reserve([key], 4096, BOB, 0).statuses == [WRITING]
+    assert store.commit(reserved.write_id, [b"c" * 16], ALICE, 1) is OK
     acquired = store.acquire([key], BOB, 1000, 2)
     (page,) = acquired.pages
     assert page is not None
@@ -39,31 +39,48 @@ def test_a_duplicate_put_costs_nothing() -> None:
 
 def test_a_batch_that_names_a_page_twice_writes_it_once() -> None:
     store, (key, *_) = make_store()
-    assert store.reserve([key, key], [4096, 4096], ALICE, 0).statuses == [OK, WRITING]
+    assert store.reserve([key, key], 4096, ALICE, 0).statuses == [OK, WRITING]
+
+
+def test_pages_that_are_reserved_together_are_stored_together() -> None:
+    store, keys = make_store(pages=4)
+    put(store, keys[1], 0)
+    store.acquire([keys[1]], BOB, 1000, 0)
+    reserved = store.reserve(keys[:6], 4096, ALICE, 1)
+    assert reserved.statuses == [OK, EXISTS, OK, OK, BUSY, BUSY]
+    checksums = [bytes([number]) * 16 for number in range(3)]
+    with pytest.raises(ValueError, match="2 checksums for a write of 3 pages"):
+        store.commit(reserved.write_id, checksums[:2], ALICE, 2)
+    assert store.commit(reserved.write_id, checksums, ALICE, 2) is OK
+    assert store.commit(reserved.write_id, checksums, ALICE, 3) is MISS
+    pages = [page for page in store.acquire(keys[:4], BOB, 10, 4).pages if page is not None]
+    assert [page.checksum for page in pages if page.key != keys[1]] == checksums
+    assert [page.depth for page in pages if page.key != keys[1]] == [0, 2, 3]
+    assert [page.offset for page in pages if page.key != keys[1]] == reserved.offsets
 
 
 def test_an_aborted_put_leaves_nothing() -> None:
     store, (key, *_) = make_store()
-    reserved = store.reserve([key], [4096], ALICE, 0)
-    store.abort(reserved.write_ids[0], BOB)
+    reserved = store.reserve([key], 4096, ALICE, 0)
+    store.abort(reserved.write_id, BOB)
     assert status_of(store, key, 0) is BUSY  # not Bob's to abort
-    store.abort(reserved.write_ids[0], ALICE)
+    store.abort(reserved.write_id, ALICE)
     assert status_of(store, key, 0) is MISS
-    assert store.commit(reserved.write_ids[0], b"c" * 16, ALICE, 0) is MISS
+    assert store.commit(reserved.write_id, [b"c" * 16], ALICE, 0) is MISS
     assert store.tiering.dram.slabs.used_bytes == 0
 
 
 def test_an_expired_put_frees_its_key_at_once_and_its_bytes_when_the_writer_lets_go() -> None:
     store, (key, *_) = make_store(pending_ttl_ms=100, quarantine_ms=1000)
-    slow = store.reserve([key], [4096], ALICE, 0)
+    slow = store.reserve([key], 4096, ALICE, 0)
     store.tick(101)
     assert status_of(store, key, 101) is MISS
-    quick = store.reserve([key], [4096], BOB, 101)
+    quick = store.reserve([key], 4096, BOB, 101)
     assert quick.statuses == [OK]
     assert quick.offsets != slow.offsets  # Alice may still be writing there
-    assert store.commit(slow.write_ids[0], b"a" * 16, ALICE, 102) is MISS
-    assert store.reserve([key], [4096], ALICE, 102).statuses == [WRITING]  # Bob's put is not touched by Alice's end
-    assert store.commit(quick.write_ids[0], b"b" * 16, BOB, 103) is OK
+    assert store.commit(slow.write_id, [b"a" * 16], ALICE, 102) is MISS
+    assert store.reserve([key], 4096, ALICE, 102).statuses == [WRITING]  # Bob's put is not touched by Alice's end
+    assert store.commit(quick.write_id, [b"b" * 16], BOB, 103) is OK
     assert store.tiering.dram.slabs.used_bytes == 4 * KIB
     (page,) = store.acquire([key], BOB, 10, 104).pages
     assert page is not None
@@ -72,14 +89,14 @@ def test_an_expired_put_frees_its_key_at_once_and_its_bytes_when_the_writer_lets
 
 def test_a_put_that_is_late_is_refused_even_if_nobody_ticked() -> None:
     store, (key, *_) = make_store(pending_ttl_ms=100)
-    reserved = store.reserve([key], [4096], ALICE, 0)
-    assert store.commit(reserved.write_ids[0], b"a" * 16, ALICE, 100) is MISS
+    reserved = store.reserve([key], 4096, ALICE, 0)
+    assert store.commit(reserved.write_id, [b"a" * 16], ALICE, 100) is MISS
     assert store.tiering.dram.slabs.used_bytes == 0
 
 
 def test_quarantine_ends_by_itself() -> None:
     store, (key, *_) = make_store(pending_ttl_ms=100, quarantine_ms=1000)
-    store.reserve([key], [4096], ALICE, 0)
+    store.reserve([key], 4096, ALICE, 0)
     store.tick(100)
     store.tick(1099)
     assert store.tiering.dram.slabs.used_bytes == 4 * KIB
@@ -91,7 +108,7 @@ def test_a_client_that_dies_leaves_no_leases_and_no_puts() -> None:
     store, keys = make_store(pages=4)
     put(store, keys[0], 0)
     store.acquire([keys[0]], BOB, 30_000, 0)
-    store.reserve([keys[1]], [4096], BOB, 0)
+    store.reserve([keys[1]], 4096, BOB, 0)
     store.close_owner(BOB)
     assert store.running_leases == 0
     assert status_of(store, keys[1], 0) is MISS
@@ -150,7 +167,7 @@ def test_a_prompt_that_is_put_again_does_not_push_out_its_own_tail() -> None:
     for key in keys[1:4]:
         put(store, key, 0)
     put(store, keys[9], 1)
-    reserved = store.reserve(keys[:4], [4096] * 4, ALICE, 2)
+    reserved = store.reserve(keys[:4], 4096, ALICE, 2)
     assert reserved.statuses == [OK, EXISTS, EXISTS, EXISTS]
 
 
@@ -201,7 +218,7 @@ def test_a_slab_that_is_being_written_to_keeps_its_class() -> None:
     store, keys = make_store(pages=4, slab_pages=4)
     for key in keys[:3]:
         put(store, key, 0)
-    store.reserve([keys[3]], [4096], ALICE, 0)
+    store.reserve([keys[3]], 4096, ALICE, 0)
     assert put(store, keys[20], 1, length=8000) is BUSY
     assert [status_of(store, key, 2) for key in keys[:3]] == [OK] * 3
 
@@ -298,11 +315,13 @@ def test_impossible_puts_claim_nothing() -> None:
     store, keys = make_store()
     stranger = page_key(b"?" * 16, digest(0))
     with pytest.raises(KeyError, match="meet"):
-        store.reserve([keys[0], stranger], [10, 10], ALICE, 0)
+        store.reserve([stranger], 10, ALICE, 0)
+    with pytest.raises(ValueError, match="several spaces"):
+        store.reserve([keys[0], stranger], 10, ALICE, 0)
     with pytest.raises(PageTooLarge):
-        store.reserve(keys[:2], [4096, 1 << 20], ALICE, 0)
+        store.reserve(keys[:2], 1 << 20, ALICE, 0)
     with pytest.raises(ValueError, match="at least one byte"):
-        store.reserve(keys[:2], [4096, 0], ALICE, 0)
+        store.reserve(keys[:2], 0, ALICE, 0)
     assert store.tiering.dram.slabs.used_bytes == 0
 
 

@@ -39,6 +39,12 @@ class HeldLease:
 
 
 @dataclass
+class HeldWrite:
+    owner: int
+    at: dict[PageKey, int]
+
+
+@dataclass
 class HeldPin:
     deadline_ms: float
     keys: set[PageKey]
@@ -69,7 +75,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.disk = Disk(16 * KIB)
         self.leases: dict[int, HeldLease] = {}
         self.pins: dict[int, HeldPin] = {}
-        self.writes: dict[int, tuple[int, PageKey, int]] = {}  # id -> owner, key, offset
+        self.writes: dict[int, HeldWrite] = {}
         self.todo: list[Demotion | Promote | tuple[Reclaim, Keep | None]] = []
         self.seen = 0
         self.known: dict[Tier, set[PageKey]] = {Tier.L3: set(), Tier.L4: set()}
@@ -107,16 +113,17 @@ class StoreMachine(RuleBasedStateMachine):
     def reserve(self, number: int, count: int, owner: int, length: int) -> None:
         keys = self.keys[number : number + count]
         before = [key in self.known[Tier.L3] for key in keys]
-        writing = {key for _, key, _ in self.writes.values()}
-        reserved = self.store.reserve(keys, [length] * len(keys), owner, self.now(), depth=number)
-        for key, there, status, write_id, offset in zip(
-            keys, before, reserved.statuses, reserved.write_ids, reserved.offsets, strict=True
-        ):
+        writing = {key for write in self.writes.values() for key in write.at}
+        reserved = self.store.reserve(keys, length, owner, self.now(), depth=number)
+        claimed = [key for key, status in zip(keys, reserved.statuses, strict=True) if status is Status.OK]
+        assert bool(reserved.write_id) == bool(claimed)
+        if claimed:
+            self.writes[reserved.write_id] = HeldWrite(owner, dict(zip(claimed, reserved.offsets, strict=True)))
+        for key, there, status in zip(keys, before, reserved.statuses, strict=True):
             assert (status is Status.EXISTS) <= there
             page = self.store.catalog.get(key)
             if status is Status.OK:
                 assert page is None or not page.in_dram, "a page in DRAM needs no writing"
-                self.writes[write_id] = (owner, key, offset)
             elif status is Status.EXISTS:
                 assert key not in writing or key in self.known[Tier.L3]
 
@@ -133,26 +140,26 @@ class StoreMachine(RuleBasedStateMachine):
     def commit(self, data: st.DataObject, variant: int, by_another: bool) -> None:
         write_id = data.draw(st.sampled_from(sorted(self.writes)))
         if by_another:
-            assert self.store.commit(write_id, b"x" * 16, 99, self.now()) is Status.MISS
+            assert self.store.commit(write_id, [b"x" * 16], 99, self.now()) is Status.MISS
         else:
             self.commit_one(write_id, variant)
 
     def commit_one(self, write_id: int, variant: int) -> None:
-        owner, key, offset = self.writes.pop(write_id)
-        content = sha256(key + bytes([variant])).digest()[:16]
-        writes = self.store.tiering.writes
-        if write_id in writes._open or write_id in writes._quarantined:  # later its bytes are others'; checksums catch that
-            self.memory[offset] = content
-        if self.store.commit(write_id, content, owner, self.now()) is Status.OK:
-            page = self.store.catalog.get(key)
-            assert page is not None
-            assert (page.offset, page.checksum) == (offset, content)
+        write = self.writes.pop(write_id)
+        contents = [sha256(key + bytes([variant])).digest()[:16] for key in write.at]
+        if self.store.tiering.writes.get(write_id, write.owner):  # later its bytes are others'; checksums catch that
+            self.memory.update(zip(write.at.values(), contents, strict=True))
+        if self.store.commit(write_id, contents, write.owner, self.now()) is Status.OK:
+            for (key, offset), content in zip(write.at.items(), contents, strict=True):
+                page = self.store.catalog.get(key)
+                assert page is not None
+                assert (page.offset, page.checksum) == (offset, content)
 
     @precondition(lambda self: self.writes)
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
         write_id = data.draw(st.sampled_from(sorted(self.writes)))
-        self.store.abort(write_id, self.writes.pop(write_id)[0])
+        self.store.abort(write_id, self.writes.pop(write_id).owner)
 
     @rule(number=numbers, count=st.integers(1, 6), owner=owners, ttl_ms=st.floats(1, 400))
     def acquire(self, number: int, count: int, owner: int, ttl_ms: float) -> None:
@@ -164,7 +171,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert (status is Status.OK) == (key in self.known[Tier.L3]) == (page is not None)
             if status is Status.MISS:
                 assert key not in self.known[Tier.L4]
-                assert self.store.tiering.writes.of_key(key) is None
+                assert not self.store.tiering.writes.writing(key)
             assert (status is Status.MOVED) == (index in acquired.moved)
             if page is not None:
                 held[key] = (page.offset, page.checksum)
@@ -197,7 +204,7 @@ class StoreMachine(RuleBasedStateMachine):
     def leave(self, owner: int) -> None:
         self.store.close_owner(owner)
         self.leases = {each: lease for each, lease in self.leases.items() if lease.owner != owner}
-        self.writes = {each: write for each, write in self.writes.items() if write[0] != owner}
+        self.writes = {each: write for each, write in self.writes.items() if write.owner != owner}
 
     @rule(number=numbers, count=st.integers(1, 4))
     def look(self, number: int, count: int) -> None:
@@ -406,7 +413,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert not len(self.store.tiering.writes)
         assert all(page.evictable for page in dram._at.values())
         assert self.store.pinned_bytes == 0
-        reserved = self.store.reserve(self.fresh_keys(16), [4096] * 16, 9, self.clock_ms)
+        reserved = self.store.reserve(self.fresh_keys(16), 4096, 9, self.clock_ms)
         assert set(reserved.statuses) == {Status.OK}
 
     def fresh_keys(self, count: int) -> list[PageKey]:

@@ -21,33 +21,32 @@ def test_slots_never_overlap(steps: list[tuple[bool, int, int]]) -> None:
     for free, length, pick in steps:
         if free and live:
             offset = sorted(live)[pick % len(live)]
-            slabs.free(offset)
+            slabs.free([offset])
             del live[offset]
-        elif (offset_or_none := slabs.allocate(length)) is not None:
-            live[offset_or_none] = class_bytes(length)
+        else:
+            found = slabs.allocate(length, 1 + pick % 9)
+            assert len(found) <= 1 + pick % 9
+            live.update((offset, class_bytes(length)) for offset in found)
     extents = sorted(live.items())
     assert all(offset % GRANULE_BYTES == 0 for offset in live)
     assert all(a + size <= b for (a, size), (b, _) in pairwise(extents))
     assert all(offset + size <= slabs.capacity_bytes for offset, size in extents)
     assert slabs.used_bytes == sum(live.values())
-    for offset in live:
-        slabs.free(offset)
+    slabs.free(live)
     assert slabs.used_bytes == 0
     for length in (1, 65_536):
-        offsets = []
-        while (found := slabs.allocate(length)) is not None:
-            offsets.append(found)
+        offsets = slabs.allocate(length, 1000)
         assert len(set(offsets)) == len(offsets) == slabs.capacity_bytes // class_bytes(length)
-        for offset in offsets:
-            slabs.free(offset)
+        assert not slabs.allocate(length, 1)
+        slabs.free(offsets)
 
 
 def test_a_slab_serves_one_class_until_it_is_empty() -> None:
     slabs = SlabAllocator(2 * 16_384, 16_384)
-    small = [slabs.allocate(4096) for _ in range(5)]
-    assert slabs.allocate(8192) is None
-    slabs.free(small[4])  # type: ignore[arg-type]
-    assert slabs.allocate(8192) is not None
+    small = slabs.allocate(4096, 5)
+    assert slabs.allocate(8192, 1) == []
+    slabs.free(small[4:])
+    assert len(slabs.allocate(8192, 3)) == 2
     assert [slabs.class_of(slab) for slab in (0, 1)] == [4096, 8192]
 
 

@@ -106,6 +106,21 @@ def test_corrupt_bytes_on_ssd_are_dropped_and_counted() -> None:
     assert store.counters.corrupt_ssd == 1
 
 
+def test_a_page_that_is_computed_again_before_it_is_read_is_not_read() -> None:
+    store, keys, disk = make()
+    fill(store, disk, keys[:6])
+    assert status_of(store, keys[0], 1) is BUSY
+    reserved = store.reserve(keys[:1], 4096, BOB, 2)
+    assert reserved.statuses == [OK]
+    assert not [each for each in store.plan(3) if isinstance(each, Promote)]
+    page = store.catalog.get(keys[0])
+    assert page is not None
+    assert store.commit(reserved.write_id, [page.checksum], BOB, 4) is OK
+    settle_all(store, disk, 5)
+    assert (page.in_dram, page.place is not None) == (True, True)
+    assert store.tiering.dram.slabs.used_bytes == 4 * KIB * sum(each.in_dram for each in store.catalog.pages())
+
+
 def test_a_failed_read_leaves_the_page_where_it_is() -> None:
     store, keys, disk = make()
     fill(store, disk, keys[:6])
