@@ -3,6 +3,7 @@
 GatewayError
 ├── BadRequest                  400  the client's fault; never retried
 │   ├── UnknownModel            404
+│   ├── UnknownThread           404  no such thread was ever seen here, or it was forgotten
 │   ├── Malformed               422  the body or query of an admin call has the wrong shape
 │   ├── BodyTooLarge            413
 │   ├── EncodedBody             415  the body is compressed
@@ -58,6 +59,11 @@ class BadRequest(GatewayError):
 class UnknownModel(BadRequest):
     status = 404
     code = "model_not_found"
+
+
+class UnknownThread(BadRequest):
+    status = 404
+    code = "thread_not_found"
 
 
 class Malformed(BadRequest):

@@ -55,9 +55,14 @@ class PrefetchApi:
         self._clock = clock
 
     async def ask(self, body: PrefetchBody) -> dict[str, object]:
-        """Raises `BadRequest` for what cannot be known, `PrefetchDisabled`; what cannot be done is a job that has failed."""
+        """What cannot be done is a job that has failed.
+
+        Raises `BadRequest` for what cannot be known, `UnknownThread`, `PrefetchDisabled`.
+        """
         _require_enabled(self._prefetch.prefetcher.planner.params)
-        subject = body.thread if body.thread is not None else self._prefetch.subjects.name(await self._named(body))
+        subjects = self._prefetch.subjects
+        thread = body.thread
+        subject = subjects.name(await self._named(body)) if thread is None else subjects.require_thread(thread)
         prefetcher = self._prefetch.prefetcher
         job_id = prefetcher.planner.new_job()
         deadline_ms = self._clock() + body.deadline_ms
@@ -77,7 +82,8 @@ class PrefetchApi:
         return self._view(job)
 
     def gone(self, thread: str) -> dict[str, object]:
-        self._prefetch.prefetcher.gone(thread)
+        """Raises `UnknownThread`."""
+        self._prefetch.prefetcher.gone(self._prefetch.subjects.require_thread(thread))
         return {"thread": thread, "ended": True}
 
     async def _named(self, body: PrefetchBody) -> Named:

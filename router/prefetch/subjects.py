@@ -18,7 +18,7 @@ from engine_adapters.base import EngineInfo, EngineKind
 from kvtier.hashing.chain import BlockChain
 from kvtier.hashing.sglang import Chain, event_id, event_seed
 from kvtier.page.key import DIGEST_BYTES
-from router.errors import BadRequest, GatewayError
+from router.errors import BadRequest, GatewayError, UnknownThread
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.threads.store import ThreadStore
@@ -75,6 +75,13 @@ class Subjects:
         while len(self._named) > _MAX_NAMED or (self._named_bytes > _MAX_NAMED_BYTES and len(self._named) > 1):
             self._named_bytes -= self._named.popitem(last=False)[1].kept_bytes
         return subject
+
+    def require_thread(self, thread: str) -> str:
+        """Raises `UnknownThread`."""
+        if self._threads.get(thread) is None:
+            message = f"no thread {thread!r}: it was never seen here, or is forgotten; replies name theirs in x-loadback-thread"
+            raise UnknownThread(message, param="thread")
+        return thread
 
     def prompt(self, subject: str) -> Prompt | None:
         """None where nothing is known that could be found in the index."""

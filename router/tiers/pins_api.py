@@ -40,7 +40,7 @@ class PinsApi:
         self._clock = clock
 
     async def add(self, body: PinBody) -> dict[str, object]:
-        """Raises `BadRequest` for a prompt that cannot be named, and what `PinBook.add` raises."""
+        """Raises `BadRequest` for a prompt that cannot be named, `UnknownThread`, and what `PinBook.add` raises."""
         pool, digests = await self._named(body)
         subject = body.thread or ("tokens" if body.has("tokens") else "hashes")
         names = () if body.node is None else (body.node,)
@@ -62,7 +62,7 @@ class PinsApi:
 
     async def _named(self, body: PinBody) -> tuple[Pool, bytes]:
         if body.thread is not None:
-            prompt = self._subjects.prompt(body.thread)
+            prompt = self._subjects.prompt(self._subjects.require_thread(body.thread))
             digests = await self._subjects.digests(body.thread, 0, prompt.tokens) if prompt else b""
             if prompt is None or not digests:
                 raise BadRequest(f"the pages of thread {body.thread!r} have no names here: send `tokens`", param="thread")

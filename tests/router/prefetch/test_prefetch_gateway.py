@@ -287,6 +287,20 @@ async def test_a_handle_that_never_was(tmp_path: Path, handle: str) -> None:
             assert (await stage.http.request(method, f"/v1/kv/prefetch/{handle}")).status_code == 404
 
 
+async def test_a_thread_that_never_was(tmp_path: Path) -> None:
+    async with prefetch_stage(tmp_path, nodes=("a",)) as stage:
+        replies = [
+            await stage.http.post("/v1/kv/prefetch", json={"thread": "nope"}),
+            await stage.http.delete("/v1/kv/prefetch", params={"thread": "nope"}),
+            await stage.http.post("/v1/kv/pins", json={"thread": "nope"}),
+        ]
+        for reply in replies:
+            error = reply.json()["error"]
+            assert (reply.status_code, error["code"], error["param"]) == (404, "thread_not_found", "thread"), reply.text
+        assert (await stage.http.get("/v1/kv/pins")).json()["data"] == []
+        assert not stage.gateway.prefetch.prefetcher.planner.tallies[Trigger.EXPLICIT].jobs
+
+
 @pytest.mark.parametrize(
     "body",
     [
