@@ -45,7 +45,8 @@ def tiers(
 
       ssd_ratio, device_gb_per_s         1 MiB pages from SSD, over bare reads; what these did
 
-      match_ms, index_mb_per_million     one look-up of a 100k-token prompt; memory of a million index entries
+      match_ms, index_mb_per_million     one look-up of a 100k-token prompt, at 1 or 8 workers a node, whichever takes longer;
+                                         memory of a million index entries
 
       control_cpu_ms_per_1000_pages      CPU of the agent to look for, lease and release a thousand pages
 

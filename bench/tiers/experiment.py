@@ -14,7 +14,7 @@ from bench.tiers.control import ControlCpu, control_cpu
 from bench.tiers.local import PAGE_BYTES, ROUND_BYTES, LocalRatios, local_ratios
 from bench.tiers.loopback import LoopbackRatio, loopback_ratio
 from bench.tiers.ssd import SsdRatio, ssd_ratio
-from bench.tiers_index import index_mb_per_million, match_ms
+from bench.tiers_index import index_mb_per_million, worst_match_ms
 from kvtier.client.channel import Channel
 from kvtier.client.copier import PortableCopier
 from kvtier.client.native_copier import best_copier
@@ -56,7 +56,7 @@ def run_experiment(folder: Path, parts: Sequence[Parts], rounds: int, tell: Tell
         outcome.ssd = ssd_ratio(folder / "segments", rounds, _SEED)
     if Parts.INDEX in parts:
         tell("index")
-        outcome.match_ms = match_ms()
+        outcome.match_ms = worst_match_ms()
         outcome.index_mb_per_million = index_mb_per_million()
     return outcome
 

@@ -18,20 +18,22 @@ class Home(NamedTuple):
 
 
 class Flags(NamedTuple):
-    """One source's bits in a mask: its own bit among the sources, all of its planes, and each tier's, reported or assumed."""
+    """One source's bits in a mask: its own among the sources, all of its planes, all others, and each tier's (see `Slot`)."""
 
     bit: int
     all: int
+    others: int
     tiers: tuple[int, ...]
 
 
 class Slot(NamedTuple):
-    """One tier of a node in a mask: a number of its own, the node, the tier, and both of its planes, reported and assumed."""
+    """One tier of a node in a mask: a number of its own, the node, the tier, its planes, reported and assumed, and the rest."""
 
     number: int
     node: str
     tier: Tier
     flag: int
+    others: int
 
 
 class Layout:
@@ -51,7 +53,7 @@ class Layout:
         self.pool_planes = {Tier.L3: 0, Tier.L4: 0}  # of the nodes, tier by tier
         self.slots: dict[int, Slot] = {}  # of the nodes, by the position of either bit in a mask
         self.holders: dict[int, tuple[int, Flags]] = {}  # the workers' bits and flags, the same way
-        self.pooled = 0  # bits of the workers that reach the pool
+        self.unpooled = self.all_bits  # all but the bits of the workers that reach the pool
         self.homes = homes
         self.unheard = tuple(worker for worker in homes if worker not in heard)  # reach the pool, and tell nothing themselves
         for bit, key in keys.items():
@@ -76,13 +78,13 @@ class Layout:
     def _place(self, bit: int, key: SourceKey) -> None:
         reported = [1 << 1 + plane * self.stride + bit for plane in range(TIER_COUNT)]
         tiers = tuple(flag | flag << TIER_COUNT * self.stride for flag in reported)  # planes of what is assumed follow
-        flags = self.flags[bit] = Flags(1 << bit, sum(tiers), tiers)
+        flags = self.flags[bit] = Flags(1 << bit, sum(tiers), ~sum(tiers), tiers)
         if isinstance(key, NodeKey):
             for tier in self.pool_planes:
                 self.pool_planes[tier] |= tiers[tier - 1]
                 self.node_planes |= tiers[tier - 1]
                 position = reported[tier - 1].bit_length()
-                slot = Slot(position, key.node, tier, tiers[tier - 1])
+                slot = Slot(position, key.node, tier, tiers[tier - 1], ~tiers[tier - 1])
                 self.slots[position] = self.slots[position + TIER_COUNT * self.stride] = slot
             return
         for plane in range(2 * TIER_COUNT):
@@ -90,4 +92,4 @@ class Layout:
         self.workers |= flags.bit
         self.worker_planes |= flags.all
         if key in self.homes:
-            self.pooled |= flags.bit
+            self.unpooled &= ~flags.bit

@@ -47,7 +47,7 @@ class Walk:
         changed &= layout.worker_planes
         if changed:
             self._change(block, mask, changed)
-        lost = self._lacking & ~layout.pooled if nodes else self._lacking
+        lost = self._lacking & layout.unpooled if nodes else self._lacking
         if lost:
             self._lose(block, lost)
 
@@ -64,7 +64,7 @@ class Walk:
         holders, tiers = self._layout.holders, self._tiers
         while changed:
             bit, flags = holders[changed.bit_length()]
-            changed &= ~flags.all
+            changed &= flags.others
             nearest = 0
             if mask & flags.all:
                 for plane, flag in enumerate(flags.tiers, 1):

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import compress, count, islice, pairwise
+from operator import is_not
 
 from costmodel.values import Tier, WorkerKey
 from kvtier.index.churn import Churn, Counts
@@ -28,6 +29,7 @@ from kvtier.index.sources import TIERS, TOUCHED, Sources
 SHARDS = 256
 _SHARD_BITS = SHARDS - 1
 _INTERN_LIMIT = 65_536
+_LOOK_AHEAD = 256  # blocks whose masks are got before it is known whether the walk goes so far
 _KEY_BYTES = 48  # a 64-bit int object as the allocator rounds it
 
 
@@ -84,25 +86,27 @@ class BlockIndex:
         layout = self._sources.layout
         if not (layout.workers or layout.unheard):
             return {}
-        gets = self._gets
         walk = Walk(layout, lambda block: self._mask(hashes[block]), len(hashes))
-        previous = 0
-        block = -1
-        for block, hashed in enumerate(hashes):
-            mask = gets[hashed & _SHARD_BITS](hashed, 0)
-            if mask == previous and mask:
-                continue
-            if mask and not mask & TOUCHED:
-                mask = self._touch(hashed, mask)
-                if mask == previous:
-                    continue
+        for block, mask in self._changes(hashes):
             walk.step(block, mask)
             if not walk.alive:
-                break
-            previous = mask
-        else:
-            block += 1
-        return self._matches(layout, walk, block, now_ms)
+                return self._matches(layout, walk, block, now_ms)
+        return self._matches(layout, walk, len(hashes), now_ms)
+
+    def _changes(self, hashes: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Each block whose mask is another than that of the block before, with its mask. Those that were passed are touched."""
+        gets = self._gets
+        before = -1  # no mask
+        for start in range(0, len(hashes), _LOOK_AHEAD):
+            masks = [gets[hashed & _SHARD_BITS](hashed, 0) for hashed in hashes[start : start + _LOOK_AHEAD]]
+            changes = [*compress(count(), map(is_not, masks, (None, *masks))), len(masks)]
+            for block, end in pairwise(changes):
+                mask = masks[block]
+                if mask != before:
+                    yield start + block, mask
+                    before = mask
+                if mask and not mask & TOUCHED:
+                    self._touch(hashes[start + block : start + end], mask)
 
     def _matches(self, layout: Layout, walk: Walk, end: int, now_ms: float) -> dict[WorkerKey, Match]:
         found = {layout.worker(bit): runs for bit, runs in walk.finish(end)}
@@ -111,12 +115,14 @@ class BlockIndex:
             if runs:
                 found[worker] = runs
         sources = self._sources
-        node_ages = sources.node_ages_ms(now_ms) if layout.homes else {}
+        node_ages: dict[str, float] = {}
         matches = {}
         for worker, runs in found.items():
-            read_from = {run.source for run in runs}
-            own = "" in read_from
-            age_ms = sources.age_ms(worker, now_ms) if own else min(node_ages[node] for node in read_from)
+            if not runs[0].source or "" in (read_from := {run.source for run in runs}):
+                age_ms = sources.age_ms(worker, now_ms)
+            else:
+                node_ages = node_ages or sources.node_ages_ms(now_ms)
+                age_ms = min(node_ages[node] for node in read_from)
             matches[worker] = Match(tuple(runs), age_ms)
         return matches
 
@@ -134,7 +140,7 @@ class BlockIndex:
             hashed = hashes[block]
             mask = self._gets[hashed & _SHARD_BITS](hashed, 0)
             if mask and not mask & TOUCHED:
-                mask = self._touch(hashed, mask)
+                mask = self._touch((hashed,), mask)
             lost = alive & ~any_plane(sources.stride, mask)
             if lost:
                 if block:
@@ -164,9 +170,9 @@ class BlockIndex:
                 step = 0  # found between two blocks: halve from here on
         return high
 
-    def churn(self, source: SourceKey) -> Counts | None:
-        """What the source has told of its L1 so far; None where nothing."""
-        return self._churn.of(source)
+    def churn(self, source: SourceKey, tier: Tier = Tier.L1) -> Counts | None:
+        """What the source has told of a tier so far; None where nothing."""
+        return self._churn.of(source, tier)
 
     def age_ms(self, source: SourceKey, now_ms: float) -> float:
         """Since a known source last spoke."""
@@ -342,9 +348,11 @@ class BlockIndex:
     def _mask(self, block: int) -> int:
         return self._gets[block & _SHARD_BITS](block, 0)
 
-    def _touch(self, block: int, mask: int) -> int:
+    def _touch(self, blocks: Iterable[int], mask: int) -> int:
+        """`mask` is theirs."""
         mask = self._intern(mask | TOUCHED)
-        self._shards[block & _SHARD_BITS][block] = mask
+        for block in blocks:
+            self._shards[block & _SHARD_BITS][block] = mask
         return mask
 
     def _intern(self, mask: int) -> int:

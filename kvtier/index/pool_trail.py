@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from costmodel.values import Tier
 from kvtier.index.layout import Home, Layout, Slot
-from kvtier.index.runs import BlockRun, contiguous, join, through
+from kvtier.index.runs import BlockRun, Run, contiguous, join, through
 
 _POOL_TIERS = _DRAM, _SSD = Tier.L3, Tier.L4
 
@@ -33,9 +33,9 @@ class PoolTrail:
         self._peek = peek
         self._size = size
         self._opened: dict[int, tuple[Slot, int]] = {}  # by a slot's number -> since which block the node holds them all
-        self._local: dict[Tier, dict[str, Sequence[BlockRun]]] = {tier: {} for tier in _POOL_TIERS}
+        self._local: dict[Tier, dict[str, Sequence[Run]]] = {tier: {} for tier in _POOL_TIERS}
         self._chosen: dict[Tier, _Chosen] = {}
-        self._remote: dict[Tier, list[BlockRun]] = {tier: [] for tier in _POOL_TIERS}
+        self._remote: dict[Tier, list[Run]] = {tier: [] for tier in _POOL_TIERS}
         self.broke_at: int | None = None  # first block that no node holds
 
     def step(self, block: int, mask: int) -> None:
@@ -43,10 +43,9 @@ class PoolTrail:
         self._open_and_end(block, mask ^ self.mask, mask)
         self.mask = mask
         for tier, planes in self._layout.pool_planes.items():
-            held = mask & planes
             chosen = self._chosen.get(tier)
-            if held if chosen is None else not held & chosen.flag:
-                self._choose(block, held, tier)
+            if mask & planes if chosen is None else not mask & chosen.flag:
+                self._choose(block, mask & planes, tier)
         if not mask and self.broke_at is None:
             self.broke_at = block
 
@@ -59,7 +58,7 @@ class PoolTrail:
         for tier in list(self._chosen):
             self._end_remote(tier, block)
 
-    def layers(self, home: Home) -> Sequence[Sequence[BlockRun]]:
+    def layers(self, home: Home) -> Sequence[Sequence[Run]]:
         """For workers of one home, after `finish`: where blocks of the pool would be read from, nearest first."""
         node = home.node or ""
         dram, ssd = self._local[_DRAM].get(node, ()), self._local[_SSD].get(node, ())
@@ -73,12 +72,12 @@ class PoolTrail:
         slots, opened = self._layout.slots, self._opened
         while changed:
             slot = slots[changed.bit_length()]
-            number, _, _, flag = slot
-            changed &= ~flag
-            if mask & flag:
-                opened.setdefault(number, (slot, block))
-            elif number in opened:
+            number, _, _, flag, others = slot
+            changed &= others
+            if not mask & flag:
                 self._end_local(*opened.pop(number), block)
+            elif number not in opened:  # else assumed before, reported now, or both
+                opened[number] = (slot, block)
 
     def _choose(self, block: int, held: int, tier: Tier) -> None:
         """Another node to read from, of those in `held`, which is of the tier alone."""
@@ -100,12 +99,12 @@ class PoolTrail:
         return (candidates & -candidates).bit_length() - 1
 
     def _end_local(self, slot: Slot, start: int, block: int) -> None:
-        _, node, tier, _ = slot
+        _, node, tier, _, _ = slot
         local = self._local[tier]
-        run = BlockRun(start, block - start, tier, node)
+        run = (start, block - start, tier, node)
         before = local.get(node)
         local[node] = join(before, run) if before else (run,)  # a node may be several sources, whose runs overlap
 
     def _end_remote(self, tier: Tier, block: int) -> None:
         chosen = self._chosen.pop(tier)
-        self._remote[tier].append(BlockRun(chosen.start, block - chosen.start, tier, self._layout.node(chosen.bit)))
+        self._remote[tier].append((chosen.start, block - chosen.start, tier, self._layout.node(chosen.bit)))

@@ -19,6 +19,9 @@ class BlockRun(NamedTuple):
     source: str = ""
 
 
+Run = tuple[int, int, Tier, str]  # a `BlockRun` in the making
+
+
 class Match(msgspec.Struct, frozen=True):
     """One worker's leading runs: contiguous from block 0, each block in its nearest place.
 
@@ -34,39 +37,46 @@ class Match(msgspec.Struct, frozen=True):
         return last.start + last.blocks
 
 
-def through(layers: Sequence[Sequence[BlockRun]], start: int, end: int) -> list[BlockRun]:
+def through(layers: Sequence[Sequence[Run]], start: int, end: int) -> list[BlockRun]:
     """Each block within [start, end) from the first layer that has it; each layer's runs are in order and do not overlap."""
     taken: list[BlockRun] = []
-    at = start
-    while at < end:
-        until, here = end, None
-        for layer in layers:
-            for run in layer:
-                first, last = run[0], run[0] + run[1]
-                if last > at:
-                    if first <= at:
-                        here = run
-                        first = last
-                    if first < until:  # where this run ends, or where a nearer layer takes over
-                        until = first
-                    break
-            if here is not None:
-                taken.append(BlockRun(at, until - at, here.tier, here.source))
-                break
-        at = until
+    if start < end:
+        _fill(layers, 0, start, end, taken)
     return taken
 
 
-def join(runs: Sequence[BlockRun], run: BlockRun) -> Sequence[BlockRun]:
+def _fill(layers: Sequence[Sequence[Run]], depth: int, at: int, end: int, taken: list[BlockRun]) -> None:
+    """From the layer at `depth`, and where it has nothing from those behind it."""
+    for first, blocks, tier, source in layers[depth] if depth < len(layers) else ():
+        last = first + blocks
+        if last <= at:
+            continue
+        if first >= end:
+            break
+        if first > at:
+            _fill(layers, depth + 1, at, first, taken)
+            at = first
+        if last >= end:
+            taken.append(BlockRun(at, end - at, tier, source))
+            return
+        taken.append(BlockRun(at, last - at, tier, source))
+        at = last
+    if depth + 1 < len(layers):
+        _fill(layers, depth + 1, at, end, taken)
+
+
+def join(runs: Sequence[Run], run: Run) -> Sequence[Run]:
     """`runs` of one tier and source, and one more of these that may overlap them."""
     joined = []
-    start, end = run.start, run.start + run.blocks
+    start, blocks, tier, source = run
+    end = start + blocks
     for other in runs:
-        if other.start + other.blocks < start or other.start > end:
+        first, last = other[0], other[0] + other[1]
+        if last < start or first > end:
             joined.append(other)
         else:
-            start, end = min(start, other.start), max(end, other.start + other.blocks)
-    joined.append(BlockRun(start, end - start, run.tier, run.source))
+            start, end = min(start, first), max(end, last)
+    joined.append((start, end - start, tier, source))
     return sorted(joined)
 
 
