@@ -5,7 +5,7 @@ An `Answer` may carry pages to send behind it; they are held until `finished`. R
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,8 @@ from kvtier.store.slabs import PageTooLarge
 from kvtier.wire import messages as wire
 
 MAX_WAIT_MS = 60_000.0
+
+_REFUSED = (KeyError, ValueError, PageTooLarge, TooManySpaces, StagesFull)
 
 
 class Answer(msgspec.Struct):
@@ -100,15 +102,15 @@ class Desk:
         self._progress.made()
         self._pump()
 
-    async def answer(self, owner: Owner, request: wire.Request) -> Answer:
-        """Every answer must be `finished`."""
+    def answer(self, owner: Owner, request: wire.Request) -> Answer | Coroutine[Any, Any, Answer]:
+        """At once, or awaited where it takes time. Every answer must be `finished`."""
         try:
             found = self._handlers[type(request)](owner, request)
-            if isinstance(found, Awaitable):
-                found = await found
-        except (KeyError, ValueError, PageTooLarge, TooManySpaces, StagesFull) as error:
-            found = wire.Refused(str(error.args[0] if error.args else error))
-        return found if isinstance(found, Answer) else Answer(found)
+        except _REFUSED as error:
+            return _refusal(error)
+        if isinstance(found, Answer):
+            return found
+        return Answer(found) if isinstance(found, wire.Message) else _awaited(found)
 
     def finished(self, answer: Answer) -> None:
         """It was sent, or never will be."""
@@ -126,15 +128,22 @@ class Desk:
             self._pump()
         return wire.Looked(found.dram, found.local)
 
-    async def _acquire(self, owner: Owner, request: wire.Acquire) -> wire.Reply:
+    def _acquire(self, owner: Owner, request: wire.Acquire) -> wire.Reply | Awaitable[wire.Reply]:
         keys = self._keys(owner, request.space, request.digests)
+        if request.wait_ms > 0 and self._store.lacks_any(keys):
+            return self._acquire_later(owner, keys, request)
+        return self._acquired(owner, keys, request.ttl_ms)
+
+    async def _acquire_later(self, owner: Owner, keys: Sequence[PageKey], request: wire.Acquire) -> wire.Reply:
         held: dict[int, Page] = {}
         try:
-            if request.wait_ms > 0 and self._store.lacks_any(keys):
-                await self._wait_for(keys, min(request.wait_ms, MAX_WAIT_MS), held)
-            acquired = self._store.acquire(keys, owner.number, request.ttl_ms, self._clock_ms())
+            await self._wait_for(keys, min(request.wait_ms, MAX_WAIT_MS), held)
+            return self._acquired(owner, keys, request.ttl_ms)
         finally:
             self._store.let_go(held)
+
+    def _acquired(self, owner: Owner, keys: Sequence[PageKey], ttl_ms: float) -> wire.Reply:
+        acquired = self._store.acquire(keys, owner.number, ttl_ms, self._clock_ms())
         pages = [page for page in acquired.pages if page is not None]
         if len(pages) < len(keys):
             self._pump()
@@ -272,6 +281,17 @@ class Desk:
 
     def _keys(self, owner: Owner, space: int, digests: bytes) -> list[PageKey]:
         return page_keys(owner.named(space).digest, digests)
+
+
+async def _awaited(reply: Awaitable[wire.Reply]) -> Answer:
+    try:
+        return Answer(await reply)
+    except _REFUSED as error:
+        return _refusal(error)
+
+
+def _refusal(error: Exception) -> Answer:
+    return Answer(wire.Refused(str(error.args[0] if error.args else error)))
 
 
 def _split(digests: bytes) -> list[bytes]:

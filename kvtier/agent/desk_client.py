@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvtier.agent.desk import Desk
+from kvtier.agent.desk import Answer, Desk
 from kvtier.wire.messages import Reply, Request
 
 
@@ -14,6 +14,8 @@ class DeskClient:
         self._owner = desk.enter()
 
     async def ask(self, request: Request) -> Reply:
-        answer = await self._desk.answer(self._owner, request)
+        answer = self._desk.answer(self._owner, request)
+        if not isinstance(answer, Answer):
+            answer = await answer
         self._desk.finished(answer)
         return answer.reply

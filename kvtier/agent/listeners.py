@@ -13,6 +13,8 @@ import msgspec
 
 from kvtier.agent.connection import Connection, ConnectionCounters
 from kvtier.agent.desk import Desk
+from kvtier.agent.local_connection import LocalConnection
+from kvtier.agent.peer_connection import PeerConnection
 from kvtier.transport.links import tune
 from kvtier.wire.frames import GREETING_CALL, pack_frame
 from kvtier.wire.messages import Greeting, encode
@@ -124,8 +126,14 @@ class Listeners:
             log.debug("a client left before it was greeted: %s", error)
             sock.close()
             return
-        stream = FrameStream(sock, self._settings.stall_ms / 1000)
-        connection = Connection(self._desk, stream, self.counters, 1 if local else self._settings.max_requests)
+        connection = self._local(sock) if local else self._of_peer(sock)
         task = asyncio.get_running_loop().create_task(connection.run())
         self._connections[task] = connection
         task.add_done_callback(lambda done: self._connections.pop(done, None))
+
+    def _local(self, sock: socket.socket) -> Connection:
+        return LocalConnection(self._desk, sock, self.counters, self._settings.stall_ms / 1000)
+
+    def _of_peer(self, sock: socket.socket) -> Connection:
+        stream = FrameStream(sock, self._settings.stall_ms / 1000)
+        return PeerConnection(self._desk, stream, self.counters, self._settings.max_requests)

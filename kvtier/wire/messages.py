@@ -301,18 +301,24 @@ Reply = (
 )  # fmt: skip
 
 
+# Made once: to look at what may come costs more than to decode it.
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+
+
 class MessageError(Exception):
     """A body that is no message of this version."""
 
 
 def encode(message: Message) -> bytes:
-    return msgspec.msgpack.encode(message)
+    return _ENCODER.encode(message)
 
 
 def decode_request(body: bytes) -> Request:
     """Raises `MessageError`."""
     try:
-        return msgspec.msgpack.decode(body, type=Request)
+        return _REQUESTS.decode(body)
     except msgspec.DecodeError as error:
         raise MessageError(f"no request of protocol version {PROTOCOL_VERSION}: {error}") from error
 
@@ -320,6 +326,6 @@ def decode_request(body: bytes) -> Request:
 def decode_reply(body: bytes) -> Reply:
     """Raises `MessageError`."""
     try:
-        return msgspec.msgpack.decode(body, type=Reply)
+        return _REPLIES.decode(body)
     except msgspec.DecodeError as error:
         raise MessageError(f"no reply of protocol version {PROTOCOL_VERSION}: {error}") from error
