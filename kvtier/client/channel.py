@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
 import time
 from pathlib import Path
@@ -20,6 +21,8 @@ from kvtier.wire.messages import (
 )
 
 _MAX_CALL = (1 << 32) - 1
+_RECEIVE_BYTES = 64 << 10
+_AWAKE_S = 100e-6  # looked for an answer, before it is slept for: a sleep and a wake-up cost as much
 
 
 class AgentUnavailable(Exception):
@@ -43,9 +46,12 @@ class Channel:
         self._until_s = time.monotonic() + deadline_s
         self._call = 0
         self._unanswered = 0
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
+        self._received = bytearray()
         try:
-            self._limit()
+            self._socket.settimeout(self._left_s())
             self._socket.connect(str(path))
+            self._socket.settimeout(self._left_s())
             self.greeting, self._memory_fd = self._greeted()
         except (OSError, FrameError, MessageError) as error:
             self.close()
@@ -60,7 +66,6 @@ class Channel:
     def gone(self) -> bool:
         """Whether the agent has left an idle connection, which says nothing unasked."""
         try:
-            self._socket.setblocking(False)
             said = self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
             return False
@@ -79,8 +84,7 @@ class Channel:
         self._until_s = time.monotonic() + deadline_s
         self._call = self._call % _MAX_CALL + 1
         try:
-            self._limit()
-            self._socket.sendall(pack_frame(self._call, encode(request)))
+            self._send(pack_frame(self._call, encode(request)))
         except (OSError, FrameError) as error:
             raise self._lost(error) from error
         self._unanswered += 1
@@ -107,8 +111,10 @@ class Channel:
     def _greeted(self) -> tuple[Greeting, int]:
         data, fds, _, _ = socket.recv_fds(self._socket, HEADER_BYTES, 1)
         fd = fds[0] if fds else -1
+        self._socket.setblocking(False)
+        self._received += data
         try:
-            header = unpack_header(data + self._receive(HEADER_BYTES - len(data)) if len(data) < HEADER_BYTES else data)
+            header = unpack_header(self._receive(HEADER_BYTES))
             greeting = decode_reply(self._receive(header.body_bytes))
             if not isinstance(greeting, Greeting) or fd < 0:
                 raise MessageError("no greeting with memory: not a Unix socket of an agent")  # noqa: TRY301
@@ -134,20 +140,41 @@ class Channel:
         kind = AgentGone if isinstance(error, ConnectionError) else AgentUnavailable
         return kind(f"no answer: {error}")
 
+    def _send(self, data: bytes) -> None:
+        self._left_s()
+        sent = 0
+        while sent < len(data):
+            try:
+                sent += self._socket.send(data[sent:])
+            except BlockingIOError:
+                self._wait(select.POLLOUT)
+
     def _receive(self, count: int) -> bytes:
-        data = bytearray(count)
-        view = memoryview(data)
-        done = 0
-        while done < count:
-            self._limit()
-            got = self._socket.recv_into(view[done:])
+        """The next bytes."""
+        awake_until_s = time.monotonic() + _AWAKE_S
+        while len(self._received) < count:
+            try:
+                got = self._socket.recv_into(self._buffer)
+            except BlockingIOError:
+                if time.monotonic() > awake_until_s:
+                    self._wait(select.POLLIN)
+                continue
             if not got:
                 raise ConnectionResetError("the agent has closed the connection")
-            done += got
-        return bytes(data)
+            self._received += self._buffer[:got]
+        data = bytes(memoryview(self._received)[:count])
+        del self._received[:count]
+        return data
 
-    def _limit(self) -> None:
+    def _wait(self, event: int) -> None:
+        """Sleep until the socket is ready. Raises TimeoutError."""
+        poll = select.poll()
+        poll.register(self._socket, event)
+        poll.poll(1000 * self._left_s())
+
+    def _left_s(self) -> float:
+        """Raises TimeoutError."""
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("not in time")
-        self._socket.settimeout(left_s)
+        return left_s
