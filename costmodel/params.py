@@ -42,6 +42,7 @@ class CostParams(msgspec.Struct, frozen=True):
     softmax_temperature: float = 0.0  # draw among near ties, range-normalised; 0 = always the cheapest
     ramp_turns: int = 8  # until it has answered so many, a worker gets at most one turn more than that at once; 0 = off
     replication_weight: float = 1.0  # share of the wait at a hot prefix's holder that a second copy may cost; 0 = off
+    eviction_discount: float = 0.0  # share of the chance that a prefix is evicted before its turn that counts; 0 = off
     displacement_weight: float = 1.0  # compute counts this times the reuse share more, for the KV that it evicts; 0 = off
     objective: Objective = Objective.E2E
 
@@ -57,7 +58,7 @@ class CostParams(msgspec.Struct, frozen=True):
         ):
             if not 0 <= getattr(self, key) < math.inf:
                 raise ValueError(f"{key} must be 0 (off) or positive and finite, not {getattr(self, key)}")
-        for key in ("overlap_rho", "kv_pressure_fraction", "common_prefix_discount", "replication_weight"):
+        for key in ("overlap_rho", "kv_pressure_fraction", "common_prefix_discount", "replication_weight", "eviction_discount"):
             if not 0 <= getattr(self, key) <= 1:
                 raise ValueError(f"{key} must lie between 0 and 1, not {getattr(self, key)}")
 
@@ -74,6 +75,7 @@ GUARDS: Mapping[str, float | bool] = {
     "ramp_turns": 0,
     "replication_weight": 0.0,
     "displacement_weight": 0.0,
+    "eviction_discount": 0.0,
 }
 """Every guard with the value that switches it off; the other fields of `CostParams` say how costs are reckoned."""
 

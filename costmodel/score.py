@@ -11,6 +11,7 @@ import msgspec
 
 from costmodel.cut import Cut, Site, find_cut, no_cut
 from costmodel.params import CostParams
+from costmodel.survival import survival
 from costmodel.terms import (
     admit_ms,
     compute_ms,
@@ -56,8 +57,8 @@ def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams
     if residency.runs:
         site = Site(residency, prefill.restore, rates, queue, fleet.kv_bytes_per_token, params.overlap_rho, prefill.sources)
         cut = find_cut(turn.prompt_tokens, site, params.cut_rule)
-        if cut.tokens and residency.age_ms > 0 and params.staleness_half_life_ms > 0:
-            cut = _expected(cut, turn, prefill, params)
+        if cut.tokens and (p := _live(prefill, queue, params)) < 1:
+            cut = _expected(cut, turn, prefill, p)
     else:
         cut = no_cut(turn.prompt_tokens, rates)
     pressure = 0.0
@@ -137,9 +138,18 @@ def _neighbours(chosen: Scored, fleet: Fleet) -> list[tuple[Prefill, Decode]]:
     return others + [(best_prefill, d) for d in fleet.decodes if d is not best_decode]
 
 
-def _expected(cut: Cut, turn: Turn, prefill: Prefill, params: CostParams) -> Cut:
+def _live(prefill: Prefill, queue: float, params: CostParams) -> float:
+    """The probability that the worker still has its prefix when the turn's prefill begins."""
+    residency = prefill.residency
+    p = live_probability(residency.age_ms, params.staleness_half_life_ms)
+    if params.eviction_discount and residency.idle_ms > 0:
+        lasts = survival(residency.idle_ms, residency.age_ms, queue, prefill.load.turnover_ms)
+        p *= 1 - params.eviction_discount * (1 - lasts)
+    return p
+
+
+def _expected(cut: Cut, turn: Turn, prefill: Prefill, p: float) -> Cut:
     """The hit is live with probability p; otherwise all is computed. The best k is the same for every p."""
-    p = live_probability(prefill.residency.age_ms, params.staleness_half_life_ms)
     miss = compute_ms(prefill.rates, turn.prompt_tokens, 0)
     return Cut(cut.tokens, cut.tier, p * cut.fetch_ms, p * cut.exposed_ms, p * cut.compute_ms + (1 - p) * miss)
 

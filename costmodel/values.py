@@ -48,6 +48,7 @@ class Residency(msgspec.Struct, frozen=True):
 
     runs: tuple[Run, ...] = ()
     age_ms: float = 0.0  # since the newest report that supports it
+    idle_ms: float = 0.0  # since the worker last used it, as far as is known
 
     @property
     def tokens(self) -> int:
@@ -94,6 +95,7 @@ class Load(msgspec.Struct, frozen=True):
     queued_ms: float | None = None  # the same work as predicted when it was placed; None = known in tokens only
     queued_turns: int = 0  # whose predictions make up `queued_ms`, each with a fixed cost of its own
     evicting: float = 1.0  # tokens of KV that each computed one pushes out: 0 while the cache has room
+    turnover_ms: float = 0.0  # in which evictions replace the cache, with the host tier if there is one; 0 = nothing is evicted
 
 
 class PrefillRates(msgspec.Struct, frozen=True):

@@ -45,11 +45,12 @@ _CLIENT_RETRY_MS = 1_000.0  # until a client whose stream broke sends the call a
 class _Thread:
     """What the gateway remembers of a thread."""
 
-    __slots__ = ("decode", "output_tokens", "prefill", "seen_ms")
+    __slots__ = ("decode", "output_tokens", "placed_ms", "prefill", "seen_ms")
 
     def __init__(self, prefill: WorkerKey | None, decode: WorkerKey | None) -> None:
         self.prefill = prefill
         self.decode = decode
+        self.placed_ms: float | None = None  # its last turn, there
         self.seen_ms: float | None = None
         self.output_tokens = 0.0
 
@@ -237,7 +238,10 @@ class Simulation:
             thread.prefill,
             thread.decode,
         )
-        fleet = self._view.fleet(pages, call.prompt_tokens, routed, now_ms, new_thread=came.new, allowed=came.allowed)
+        served = (thread.prefill, thread.placed_ms) if thread.prefill and thread.placed_ms is not None else None
+        fleet = self._view.fleet(
+            pages, call.prompt_tokens, routed, now_ms, new_thread=came.new, served=served, allowed=came.allowed
+        )
         chosen = self._policy.decide(turn, fleet, now_ms, self._rng).chosen
         if self._hold.must_wait(chosen.prefill, self._view.ahead(chosen.prefill, now_ms), standing):
             return chosen.prefill
@@ -249,7 +253,7 @@ class Simulation:
         self._decisions.append((now_ms, ask.thread_id, chosen.prefill, chosen.decode))
         self._flights[rid] = _Flight(ask, sent, first_call, came.asked_ms)
         self._view.placed(sent, pages)
-        thread.prefill, thread.decode = chosen.prefill, chosen.decode
+        thread.prefill, thread.decode, thread.placed_ms = chosen.prefill, chosen.decode, now_ms
         if self._prefetching is not None:
             output = round(thread.output_tokens)
             self._prefetching.sent(ask.thread_id, Subject(pages, call.prompt_tokens, output, chosen.prefill, chosen.decode))

@@ -123,10 +123,12 @@ class View:
             return
         worker.ledger.reported(report, now_ms)
         worker.reports.reported(report, now_ms)
-        churn, page = self._blocks.churn(key), self.page_tokens
-        if churn is not None:
-            for ledger in (worker.ledger, worker.reports):
-                ledger.turned_over(churn.stored * page, churn.removed * page, now_ms)
+        page = self.page_tokens
+        for ledger in (worker.ledger, worker.reports):
+            for tier, tell in ((Tier.L1, ledger.turned_over), (Tier.L2, ledger.host_turned_over)):
+                churn = self._blocks.churn(key, tier)
+                if churn is not None:
+                    tell(churn.stored * page, churn.removed * page, now_ms)
         worker.rates.observe_report(report.prefill_uncached_tokens_total, report.prefill_busy_us_total, 0)
         if report.transfer_bytes_per_ms:
             worker.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
@@ -144,12 +146,13 @@ class View:
         now_ms: float,
         *,
         new_thread: bool,
+        served: tuple[WorkerKey, float] | None = None,
         allowed: frozenset[WorkerKey] | None = None,
     ) -> Fleet:
         """The candidates of this moment; of prefills only the `allowed`, if that is given.
 
         As in `router.turn.locate`: a known thread's residency comes from the engines' block events; a new one's blocks are not
-        known yet, so that what was routed counts as resident.
+        known yet, so that what was routed counts as resident. `served`: where and when the thread's last turn was sent.
         """
         matches = {} if new_thread else self._blocks.match(pages, now_ms)
         lineage = routed if new_thread else {}
@@ -173,6 +176,8 @@ class View:
                 if pooled is not None:
                     held = pooled.behind(held, prompt_tokens)
                     sources = {run.source: self._source_link(run, key.worker_id) for run in held.runs if run.source}
+                if served is not None and served[0] == key:
+                    held = msgspec.structs.replace(held, idle_ms=now_ms - served[1])
                 prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent, sources))
             if worker.role is not Role.PREFILL:
                 link, rates = worker.transfer.link, worker.rates.decode(now_ms)

@@ -171,6 +171,7 @@ class PolicyConfig(Section):
     ramp_turns: Annotated[int, Field(ge=0)] = _COST.ramp_turns
     replication_weight: Annotated[float, Field(ge=0, le=1)] = _COST.replication_weight
     displacement_weight: Annotated[float, Field(ge=0)] = _COST.displacement_weight
+    eviction_discount: Annotated[float, Field(ge=0, le=1)] = _COST.eviction_discount
     objective: Objective = _COST.objective
     slo: SloConfig = SloConfig()  # of turns that name no class
     classes: dict[Key, SloConfig] = {}  # by what clients send as x-loadback-class

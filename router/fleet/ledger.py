@@ -53,6 +53,7 @@ class Ledger:
         "_computing",
         "_decoding",
         "_decoding_tokens",
+        "_host",
         "_next_over_ms",
         "_progress_from_ms",
         "_queued_ms",
@@ -78,6 +79,7 @@ class Ledger:
         self._reported_decoding = 0  # own turns and their tokens when the report came
         self._reported_decoding_tokens = 0
         self._turnover = Turnover()
+        self._host: Turnover | None = None
         self.evicted_before_ms = 0.0  # prompts last served before this are taken for evicted
 
     @property
@@ -168,6 +170,16 @@ class Ledger:
         """What the engine's events have told of its L1 since the beginning."""
         self._turnover.observe(stored_tokens, removed_tokens, now_ms)
 
+    def host_turned_over(self, stored_tokens: float, removed_tokens: float, now_ms: float) -> None:
+        """The same of its host tier, where it has one: what leaves L1 is not lost while it lies there."""
+        if self._host is None:
+            self._host = Turnover()
+        self._host.observe(stored_tokens, removed_tokens, now_ms)
+
+    @property
+    def _turnover_ms(self) -> float:
+        return (self._host or self._turnover).replaced_ms
+
     def load(self, now_ms: float, ms_per_token: float, *, booked: bool = True) -> Load:
         """The engine's report and the own bookings overlap, so the larger of the two counts, never their sum.
 
@@ -192,6 +204,7 @@ class Ledger:
                 queued_ms=queued_ms,
                 queued_turns=turns,
                 evicting=self._turnover.evicting,
+                turnover_ms=self._turnover_ms,
             )
         age_ms = now_ms - self._reported_ms
         waiting = report.waiting_uncached_tokens or 0.0
@@ -213,12 +226,13 @@ class Ledger:
             queued_ms,
             turns,
             self._turnover.evicting,
+            self._turnover_ms,
         )
 
     def _reported_load(self, now_ms: float) -> Load:
         report, evicting = self._report, self._turnover.evicting
         if report is None:
-            return Load(evicting=evicting)
+            return Load(evicting=evicting, turnover_ms=self._turnover_ms)
         return Load(
             report.waiting_uncached_tokens or 0.0,
             report.running_requests,
@@ -228,6 +242,7 @@ class Ledger:
             report.max_running_requests,
             now_ms - self._reported_ms,
             evicting=evicting,
+            turnover_ms=self._turnover_ms,
         )
 
     def _ahead(self, now_ms: float, ms_per_token: float) -> tuple[float, float]:

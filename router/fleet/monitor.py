@@ -12,6 +12,7 @@ from typing import TypeVar
 import httpx
 import structlog
 
+from costmodel.values import Tier
 from engine_adapters.base import AdapterError, EngineInfo, EventFeed, LoadReport
 from engine_adapters.sglang.subscriber import FeedStatus, Subscriber
 from router.clock import Clock
@@ -158,9 +159,10 @@ class Monitor:
                 pool.lineage.drop_source(worker.keys[report.dp_rank])
             worker.reported(report, now_ms)
         for key, ledger in worker.ranked:
-            churn = pool.blocks.churn(key)
-            if churn is not None:
-                ledger.turned_over(churn.stored * worker.page_size, churn.removed * worker.page_size, now_ms)
+            for tier, tell in ((Tier.L1, ledger.turned_over), (Tier.L2, ledger.host_turned_over)):
+                churn = pool.blocks.churn(key, tier)
+                if churn is not None:
+                    tell(churn.stored * worker.page_size, churn.removed * worker.page_size, now_ms)
 
     async def _follow(self, pool: Pool, worker: Worker, feed: EventFeed) -> None:
         key = worker.keys[min(feed.dp_rank, len(worker.keys) - 1)]

@@ -48,7 +48,7 @@ def locate(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
         held = to_residency(match, sighting.block_tokens * stride, sighting.prompt_tokens)
         held = _confirmed(held, pool, key, now_ms)
         if key not in residencies or held.tokens > residencies[key].tokens:
-            residencies[key] = held
+            residencies[key] = _idle(held, sighting, key, now_ms)
     return Located(residencies, lineage.positions)
 
 
@@ -62,7 +62,7 @@ def _locate_lineage(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
         worker = pool.workers.get(key.worker_id)
         page_size = worker.page_size if worker is not None else 0
         age_ms = _age_ms(pool, sighting, key, now_ms)
-        residencies[key] = lineage_residency(positions, sighting.tokens, page_size, age_ms)
+        residencies[key] = _idle(lineage_residency(positions, sighting.tokens, page_size, age_ms), sighting, key, now_ms)
     return Located(residencies, held)
 
 
@@ -73,6 +73,13 @@ def _confirmed(held: Residency, pool: Pool, key: WorkerKey, now_ms: float) -> Re
         return held
     heard_ms = worker.ranks[key.dp_rank].report_age_ms(now_ms)
     return msgspec.structs.replace(held, age_ms=heard_ms) if heard_ms < held.age_ms else held
+
+
+def _idle(held: Residency, sighting: Sighting, key: WorkerKey, now_ms: float) -> Residency:
+    """How long the worker has not used it, where the thread itself was served last; of others that is not known."""
+    if sighting.placed_ms is None or key != sighting.prefill_before:
+        return held
+    return msgspec.structs.replace(held, idle_ms=now_ms - sighting.placed_ms)
 
 
 def _age_ms(pool: Pool, sighting: Sighting, key: WorkerKey, now_ms: float) -> float:
