@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from engine_adapters.sglang_storage.plugin import storage_flags, write_plugin
+from loadback.terminal import say
 
 
 def sglang_plugin(
@@ -26,10 +27,12 @@ def sglang_plugin(
 
       loadback sglang-plugin ./plugin.zip --socket /tmp/agent.sock --worker p0
     """
+    folder_is_new = not out.parent.exists()
     try:
         write_plugin(out)
     except OSError as error:
         raise typer.BadParameter(f"cannot write {out}: {error.strerror}; name a file in a folder of yours") from error
+    say(f"wrote {out}{f', and made the folder {out.parent} for it' if folder_is_new else ''}")
     flags = " ".join(map(shlex.quote, storage_flags(socket, **({"worker": worker} if worker else {}))))
     print(f"PYTHONPATH={shlex.quote(str(out.resolve()))} python -m sglang.launch_server ... --enable-hierarchical-cache \\")
     print(f"  --hicache-mem-layout page_first_direct --hicache-io-backend direct --hicache-write-policy write_through {flags}")

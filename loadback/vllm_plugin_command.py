@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from engine_adapters.vllm_storage.plugin import connector_flags, write_plugin
+from loadback.terminal import say
 
 
 def vllm_plugin(
@@ -26,9 +27,11 @@ def vllm_plugin(
 
       loadback vllm-plugin ./plugin.zip --socket /tmp/agent.sock --worker u0
     """
+    folder_is_new = not out.parent.exists()
     try:
         write_plugin(out)
     except OSError as error:
         raise typer.BadParameter(f"cannot write {out}: {error.strerror}; name a file in a folder of yours") from error
+    say(f"wrote {out}{f', and made the folder {out.parent} for it' if folder_is_new else ''}")
     flags = " ".join(map(shlex.quote, connector_flags(socket, **({"worker": worker} if worker else {}))))
     print(f"PYTHONPATH={shlex.quote(str(out.resolve()))} vllm serve ... --enable-prefix-caching {flags}")

@@ -1,4 +1,4 @@
-"""What an operator says about one agent, in YAML. Unknown keys are refused with their path; sizes may have units ("8 GiB").
+"""What an operator says about one agent, in YAML. Unknown keys are refused, all at once; sizes may have units ("8 GiB").
 
 Defaults stand in the settings that each part declares for itself; this page only gathers them.
 """
@@ -14,6 +14,7 @@ import msgspec
 from kvtier.agent.listeners import ServeSettings
 from kvtier.agent.sharer import ShareSettings
 from kvtier.agent.stager import StageSettings
+from kvtier.agent.unknown_keys import unknown_keys
 from kvtier.pool.backing import HUGE_BYTES, Backing
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.transport.links import LinkSettings
@@ -25,7 +26,7 @@ _UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)}
 
 
 class ConfigError(Exception):
-    """The message names the file and the key."""
+    """The message names the file and the key, in one line for each fault that was looked for."""
 
 
 class DramConfig(DramSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,11 +93,13 @@ def load_config(path: Path) -> AgentConfig:
         raw = msgspec.yaml.decode(path.read_bytes())
         return parse_config(raw)
     except (OSError, msgspec.DecodeError, ConfigError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
 
 def parse_config(raw: Any) -> AgentConfig:
     """From plain data. Raises `ConfigError`."""
+    if unknown := unknown_keys(raw, AgentConfig):
+        raise ConfigError("\n".join(unknown))
     try:
         return msgspec.convert(_with_sizes(raw, ""), AgentConfig)
     except msgspec.ValidationError as error:

@@ -30,6 +30,17 @@ def test_a_fault_is_named_with_file_and_key(tmp_path: Path) -> None:
     assert "bad.yaml: dram.bytes: 'plenty' is no size" in text
 
 
+def test_all_unknown_keys_are_named_with_the_nearest_known_ones(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("node: a\nsockets: /tmp/s\ndram: {bytes: 64 MiB, prefualt: false}\n")
+    status, text = invoke("--config", str(file), "--check")
+    assert status == 1
+    assert text.splitlines() == [
+        f"{file}: sockets: unknown key; did you mean socket?",
+        f"{file}: dram.prefualt: unknown key; did you mean prefault?",
+    ]
+
+
 def test_a_transport_that_is_not_installed_is_no_good_file(tmp_path: Path) -> None:
     file = tmp_path / "mori.yaml"
     file.write_text("node: a\nsocket: /tmp/s\ndram: {bytes: 64 MiB}\ntransport: {engine: mori}\n")
@@ -38,11 +49,12 @@ def test_a_transport_that_is_not_installed_is_no_good_file(tmp_path: Path) -> No
     assert "mori.yaml: transport.engine mori needs the extra: pip install 'loadback[mori]'" in text
 
 
-def test_the_sglang_plugin_comes_with_its_flags(tmp_path: Path) -> None:
-    archive = tmp_path / "plugin.zip"
+def test_the_sglang_plugin_comes_with_its_flags_and_says_what_it_made(tmp_path: Path) -> None:
+    archive = tmp_path / "new" / "plugin.zip"
     result = CliRunner().invoke(build(), ["sglang-plugin", str(archive), "--worker", "p0"], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert is_zipfile(archive)
+    assert f"wrote {archive}, and made the folder {archive.parent} for it" in result.output
     assert f"PYTHONPATH={archive}" in result.output
     assert '"worker": "p0"' in result.output
     assert "--hicache-storage-backend dynamic" in result.output
@@ -53,6 +65,7 @@ def test_the_vllm_plugin_comes_with_its_flags(tmp_path: Path) -> None:
     result = CliRunner().invoke(build(), ["vllm-plugin", str(archive), "--worker", "u0"], env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert is_zipfile(archive)
+    assert f"wrote {archive}\n" in result.output
     assert f"PYTHONPATH={archive}" in result.output
     assert '"worker": "u0"' in result.output
     assert "--kv-transfer-config" in result.output

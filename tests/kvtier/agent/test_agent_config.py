@@ -50,15 +50,15 @@ def test_a_whole_page_is_understood(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "value", "message"),
     [
-        (("dram", "huge"), True, r"huge.*\$\.dram"),
+        (("dram", "huge"), True, r"^dram\.huge: unknown key$"),
         (("dram", "bytes"), "lots", "dram.bytes: 'lots' is no size"),
         (("dram", "bytes"), "1 MiB", "one huge page"),
         (("dram", "eviction"), {"policy": "random"}, r"random.*\$\.dram\.eviction"),
         (("dram", "low_watermark"), 2.0, "watermark"),
         (("ssd", "segment_bytes"), "512 KiB", "at least twice"),
-        (("serve", "max_conections"), 5, "max_conections"),
+        (("serve", "max_conections"), 5, r"^serve\.max_conections: unknown key; did you mean max_connections\?$"),
         (("node",), "", "node must not be empty"),
-        (("nodes",), "a", "nodes"),
+        (("nodes",), "a", r"^nodes: unknown key; did you mean node\?$"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, where: tuple[str, ...], value: Any, message: str) -> None:
@@ -69,6 +69,23 @@ def test_what_is_wrong_is_named(tmp_path: Path, where: tuple[str, ...], value: A
     part[where[-1]] = value
     with pytest.raises(ConfigError, match=message):
         parse_config(config)
+
+
+def test_all_unknown_keys_are_named_at_once(tmp_path: Path) -> None:
+    config = config_of(tmp_path, ssd={"bites": "1 GiB"}, share={"replication": {"policy": "hot", "min_hit": 3}}) | {
+        "peers": [{"node": "b", "host": "b", "port": 1}, {"node": "c", "host": "c", "port": 1, "prt": 2}],
+        "transport": {"engine": "tcp", "threads": 2},
+        "zeal": 1,
+    }
+    with pytest.raises(ConfigError) as caught:
+        parse_config(config)
+    assert sorted(str(caught.value).splitlines()) == [
+        "peers[1].prt: unknown key; did you mean port?",
+        "share.replication.min_hit: unknown key; did you mean min_hits?",
+        "ssd.bites: unknown key; did you mean bytes?",
+        "transport.threads: unknown key",
+        "zeal: unknown key",
+    ]
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
