@@ -36,6 +36,12 @@ def explain(
     body: Annotated[typer.FileBinaryRead, typer.Argument(metavar="BODY.json", help="A request body; - reads standard input.")],
     url: UrlOption = DEFAULT_URL,
     path: Annotated[str, typer.Option(help="The API path that the body is for.")] = "/v1/chat/completions",
+    due_class: Annotated[
+        str | None, typer.Option("--class", metavar="NAME", help="The class that the client would name (x-loadback-class).")
+    ] = None,
+    deadline_ms: Annotated[
+        float | None, typer.Option(min=1, help="When the first token would be due, instead of what the class says.")
+    ] = None,
     token: TokenOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
 ) -> None:
@@ -45,10 +51,14 @@ def explain(
 
       loadback explain configs/example-body.json
 
+      loadback explain configs/example-body.json --class interactive --deadline-ms 500
+
       jq -c .request trace.json | loadback explain - --url http://10.0.0.5:8000 --token SECRET
     """
     try:
-        answer = asyncio.run(_ask(url, path, token, body.read()))
+        query = {"path": path} | ({} if deadline_ms is None else {"deadline_ms": f"{deadline_ms:g}"})
+        headers = admin_headers(token) | ({} if due_class is None else {"x-loadback-class": due_class})
+        answer = asyncio.run(_ask(url, query, headers, body.read()))
     except AdminError as error:
         say(str(error))
         raise typer.Exit(1) from error
@@ -60,9 +70,9 @@ def explain(
         print_explained(answer, console)
 
 
-async def _ask(url: str, path: str, token: str | None, body: bytes) -> Explained:
-    async with httpx.AsyncClient(base_url=url, headers=admin_headers(token), trust_env=False) as http:
-        return await fetch(http, f"/admin/explain?{urlencode({'path': path})}", Explained, body)
+async def _ask(url: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> Explained:
+    async with httpx.AsyncClient(base_url=url, headers=headers, trust_env=False) as http:
+        return await fetch(http, f"/admin/explain?{urlencode(query)}", Explained, body)
 
 
 def print_explained(answer: Explained, console: Console) -> None:
@@ -71,6 +81,16 @@ def print_explained(answer: Explained, console: Console) -> None:
     console.print(f"model {answer.model} on pool {answer.pool}, {thread}", highlight=False, soft_wrap=True)
     console.print(candidates_table(answer))
     console.print(f"[bold]{answer.worker}[/bold] by policy {answer.policy}: {answer.reason}", highlight=False, soft_wrap=True)
+    console.print(deadline_line(answer), highlight=False, soft_wrap=True)
+
+
+def deadline_line(answer: Explained) -> str:
+    if answer.deadline_ms is None:
+        return "no deadline: policy.objective is not slo, so that classes do not count"
+    ttft_ms = answer.chosen.terms.ttft_ms
+    verdict = "in time" if ttft_ms <= answer.deadline_ms else "refused: it would be late" if answer.shed else "late"
+    due = f"class {answer.due_class}: first token due within {answer.deadline_ms:g} ms"
+    return f"{due}, predicted after {ttft_ms:.1f} ms, {verdict}"
 
 
 def candidates_table(answer: Explained) -> Table:

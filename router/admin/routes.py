@@ -130,8 +130,12 @@ def _add_policy(router: APIRouter, gateway: Gateway) -> None:
 
 def _add_insight(router: APIRouter, gateway: Gateway) -> None:
     @router.post("/explain", summary="Where would this body go, and why? Nothing is sent")
-    async def explain(request: Request, path: str = "/v1/chat/completions") -> dict[str, object]:
-        return explain_view(gateway, path, await request.body(), list(request.headers.raw))
+    async def explain(
+        request: Request,
+        path: str = "/v1/chat/completions",
+        deadline_ms: Annotated[float | None, Query(gt=0, allow_inf_nan=False)] = None,
+    ) -> dict[str, object]:
+        return explain_view(gateway, path, await request.body(), list(request.headers.raw), deadline_ms)
 
     @router.get("/decisions", summary="The last turns: every predicted term beside what happened")
     async def decisions(limit: Annotated[int, Query(ge=1, le=100_000)] = 100) -> dict[str, object]:

@@ -154,11 +154,13 @@ def _trust_view(model: str, path: str, trust: Trust) -> dict[str, object]:
     }
 
 
-def explain_view(gateway: Gateway, path: str, body: bytes, headers: list[Header]) -> dict[str, object]:
+def explain_view(
+    gateway: Gateway, path: str, body: bytes, headers: list[Header], deadline_ms: float | None
+) -> dict[str, object]:
     """A dry run: nothing is sent, booked or remembered."""
     if path not in DIALECTS:
         raise BadRequest(f"path must be one of {', '.join(sorted(DIALECTS))}", param="path")
-    preview = gateway.turns.preview(path, body, headers)
+    preview = gateway.turns.preview(path, body, headers, deadline_ms)
     decision, sighting = preview.placement.decision, preview.sighting
     return {
         "model": preview.model,
@@ -172,6 +174,7 @@ def explain_view(gateway: Gateway, path: str, body: bytes, headers: list[Header]
         "worker": pair_name(decision),
         "reason": decision.reason,
         "guards": list(decision.guards),
+        "class": preview.due.name if preview.due else None,
         "deadline_ms": preview.due.ttft_ms if preview.due else None,
         "shed": _sheds(preview),
         "chosen": _scored_view(decision, decision.chosen),

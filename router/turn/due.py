@@ -24,6 +24,16 @@ class Due(msgspec.Struct, frozen=True):
     shed: bool
 
 
+def due_within(policy: PolicyConfig, headers: Iterable[Header], ttft_ms: float) -> Due:
+    """With another deadline than the class has. Raises `BadRequest`, also where the objective knows no deadlines."""
+    due = due_of(policy, headers)
+    if due is None:
+        raise BadRequest(
+            f"no deadline counts under policy.objective {policy.objective.value}: set it to slo", param="deadline_ms"
+        )
+    return Due(due.name, ttft_ms, due.shed)
+
+
 def due_of(policy: PolicyConfig, headers: Iterable[Header]) -> Due | None:
     """None where the objective knows no deadlines. Raises `BadRequest` for a class that is not declared."""
     if policy.objective is not Objective.SLO:

@@ -24,7 +24,7 @@ from router.threads.lineage import State
 from router.threads.sighting import Sighting
 from router.threads.store import ThreadStore
 from router.turn.dispatch import Dispatcher
-from router.turn.due import Due, due_of
+from router.turn.due import Due, due_of, due_within
 from router.turn.extend import Extender
 from router.turn.learn import learn, record_of
 from router.turn.metrics import TurnMetrics
@@ -132,13 +132,14 @@ class TurnHandler:
         turn.due = due
         return turn
 
-    def preview(self, path: str, body: bytes, headers: list[Header]) -> Preview:
-        """Where this body would go now. Nothing is sent, booked or remembered."""
+    def preview(self, path: str, body: bytes, headers: list[Header], deadline_ms: float | None = None) -> Preview:
+        """Where this body would go now, due after `deadline_ms` if given. Nothing is sent, booked or remembered."""
         now_ms = self._clock()
         scanned = self._scanner.scan(body, DIALECTS[path])
         pool = self._fleet.pool_for(scanned.model)
         refuse_reserved(scanned, pool.adapter.reserved_keys)
-        due = due_of(self._fleet.policy_config, headers)
+        policy = self._fleet.policy_config
+        due = due_of(policy, headers) if deadline_ms is None else due_within(policy, headers, deadline_ms)
         sighting = self._threads.look(scanned, read_hints(headers, scanned), now_ms)
         placement = self._dispatcher.preview(pool, sighting, due.ttft_ms if due else None, now_ms)
         return Preview(scanned.model, pool, sighting, placement, due)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from rich.console import Console
 
 from loadback.admin_api import Candidate, Explained, Terms
-from loadback.explain_command import print_explained
+from loadback.explain_command import deadline_line, print_explained
 
 STAYED = Candidate("p0>d0", 640, "L1", Terms(queue_ms=3.0, compute_ms=9.5, ttft_ms=12.5, total_ms=50.25))
 CHEAPER = Candidate("p1>d0", 0, None, Terms(compute_ms=12.0, ttft_ms=12.0, total_ms=48.0))
@@ -39,3 +41,19 @@ def test_every_term_of_every_pair_is_shown_cheapest_first() -> None:
 def test_the_sentence_and_the_thread_are_shown() -> None:
     assert "p0>d0 by policy cost: stays: p1>d0 would gain 2.2 ms, below the margin" in printed()
     assert "thread t-1 (continued), later call, 800 prompt tokens" in printed()
+
+
+@pytest.mark.parametrize(
+    ("deadline_ms", "shed", "told"),
+    [
+        (20.0, True, "class fast: first token due within 20 ms, predicted after 12.5 ms, in time"),
+        (5.0, False, "class fast: first token due within 5 ms, predicted after 12.5 ms, late"),
+        (5.0, True, "class fast: first token due within 5 ms, predicted after 12.5 ms, refused: it would be late"),
+    ],
+)
+def test_the_deadline_is_told_and_whether_it_is_kept(deadline_ms: float, shed: bool, told: str) -> None:
+    assert deadline_line(msgspec.structs.replace(ANSWER, due_class="fast", deadline_ms=deadline_ms, shed=shed)) == told
+
+
+def test_where_deadlines_do_not_count_it_says_so() -> None:
+    assert "no deadline: policy.objective is not slo" in printed()

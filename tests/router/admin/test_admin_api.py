@@ -111,6 +111,23 @@ async def test_explain_shows_every_pair_and_changes_nothing(gateway):
         assert elsewhere.json()["error"]["param"] == "path"
 
 
+async def test_explain_takes_a_class_and_another_deadline():
+    slo = "policy: {objective: slo, classes: {fast: {ttft_ms: 500, shed: true}}}"
+    gateway = make_gateway(POOL + slo)
+    make_ready(gateway)
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "x" * 4000}]}
+    async with client_of(gateway) as client:
+        fast = {"x-loadback-class": "fast"}
+        told = (await client.post("/admin/explain", json=body, headers=fast)).json()
+        assert (told["class"], told["deadline_ms"]) == ("fast", 500.0)
+        tight = (await client.post("/admin/explain", json=body, headers=fast, params={"deadline_ms": 0.5})).json()
+        assert (tight["class"], tight["deadline_ms"], tight["shed"]) == ("fast", 0.5, True)
+        for wrong in ("0", "inf", "soon"):
+            refused = await client.post("/admin/explain", json=body, params={"deadline_ms": wrong})
+            assert refused.status_code == 422
+    await gateway.close()
+
+
 @pytest.mark.parametrize("value", ["Infinity", "-Infinity", "NaN"])
 async def test_a_policy_with_a_number_that_is_none_is_refused(gateway, value):
     async with client_of(gateway) as client:

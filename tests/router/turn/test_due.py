@@ -13,7 +13,7 @@ from router.config.load import ConfigError, parse_config
 from router.errors import BadRequest, Shed
 from router.fleet.ledger import Work
 from router.fleet.pool import Pool
-from router.turn.due import Due, due_of
+from router.turn.due import Due, due_of, due_within
 from router.turn.place import explain, place
 
 POOL = "pools: [{unified: [{url: 'http://127.0.0.1:1', name: a}, {url: 'http://127.0.0.1:2', name: b}]}]\n"
@@ -48,6 +48,12 @@ def test_a_class_that_is_not_declared_is_refused_by_name() -> None:
 
 def test_without_the_objective_nothing_is_due_and_the_header_is_not_read() -> None:
     assert due_of(policy(POOL), [(b"x-loadback-class", b"urgent")]) is None
+
+
+def test_another_deadline_may_be_asked_about_where_deadlines_count() -> None:
+    assert due_within(policy(), [(b"x-loadback-class", b"fast")], 70.0) == Due("fast", 70.0, shed=True)
+    with pytest.raises(BadRequest, match=r"policy\.objective e2e: set it to slo"):
+        due_within(policy(POOL), [], 70.0)
 
 
 @pytest.mark.parametrize(
