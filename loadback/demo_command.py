@@ -53,9 +53,26 @@ SHAPES = {
     EngineChoice.SGLANG: Shape(system_words=300, result_words=60, max_tokens=48, idle_s=IDLE_S),  # one CPU core computes it
 }
 
-FIRST_WORDS = """\
-first event:   the engine's, from dispatch to its first event, as the gateway predicted and saw it
-first content: the client's, from its request to the reply's first content (lines above the tables; ttft_ms in the summary)
+TURNS_LEGEND = f"""\
+Turns and sessions
+  worker         p0>d0: prefill worker p0 computed the prompt, decode worker d0 wrote the reply
+  call           first: a thread's first turn, or its first after {RESUME_GAP_S:g} s without one; later: every other
+  cached         share of the prompt's tokens that were not computed again; from tier: how many came from where
+  L1, L2, L3     the worker's device memory, its host memory, and the node agent's pages, which all workers of a node share
+  first event    from dispatch to the engine's first event, as the gateway predicted and saw it
+  whole turn     from the turn's arrival to the reply's last byte, likewise
+  first content  from the client's request to the reply's first content (lines above the tables; ttft_ms in the summary)
+  tier of hit    turns by the farthest tier that served a part of the prompt; miss: all of it was computed
+"""
+TIERS_LEGEND = """\
+Tiers and prefetch
+  bytes moved    by engines and the node agent; SSD to L3 happens when pages that had sunk are wanted again
+  trigger        what prefetch acted on: tool_call, a tool runs, so a turn will follow; resume, a quiet session may go on;
+                 drain, a worker was taken out and what its sessions need was brought to the others
+  jobs           consumed: the turn came; expired, cancelled: it did not, or nothing had to be done; failed: nothing could be
+  MB             planned to be brought near; useful: a turn used it; wasted: none did; late: it came after the turn was sent;
+                 warmed: computed or loaded into a worker's device memory beforehand
+  ms saved       that the turns were predicted to save
 """
 
 OnceOption = Annotated[bool, typer.Option("--once", help="Stop after the sessions; the last line is one JSON object.")]
@@ -178,4 +195,4 @@ def _print_tables(turns: list[TurnRecord], past: list[PastTurn], tiers: Tiers) -
     if tiers.nodes:
         console.print(tiers_table(tokens_by_tier(past), moved_bytes(tiers, PAGE_BYTES)))
         console.print(prefetch_table(tiers))
-    console.print(FIRST_WORDS, highlight=False, soft_wrap=True)
+    console.print(TURNS_LEGEND + (TIERS_LEGEND if tiers.nodes else ""), highlight=False, soft_wrap=True)

@@ -42,7 +42,7 @@ class Midway:
 async def take_out_in_turn(http: httpx.AsyncClient, members: Sequence[Member]) -> None:
     """Drain each worker, let it be away for a while, and add it again. Raises `AdminError`, TimeoutError if that never ends."""
     for member in members:
-        say(f"{member.name} is drained, as for maintenance: its sessions go on elsewhere")
+        say(f"{member.name} gets no new turns for a while, as for maintenance: those under way end there, others go elsewhere")
         async with asyncio.timeout(DEADLINE_S):
             await _drained(http, member)
             await asyncio.sleep(OUT_S)
@@ -51,7 +51,7 @@ async def take_out_in_turn(http: httpx.AsyncClient, members: Sequence[Member]) -
             body = msgspec.json.encode({"pool": POOL_NAME, "role": member.role, "worker": worker})
             await fetch(http, "/admin/workers", object, body)
             await _ready(http, member)
-        say(f"{member.name} is back")
+        say(f"{member.name} is back and gets turns again")
 
 
 async def _drained(http: httpx.AsyncClient, member: Member) -> None:

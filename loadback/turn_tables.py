@@ -88,7 +88,7 @@ def _turn_cells(turn: SeenTurn) -> list[str]:
 
 def sessions_table(seen: Sequence[SeenTurn]) -> Table:
     """One row a session, subagents included, and one for all."""
-    table = Table("session", "turns", "workers", "tier of the hit", title="Sessions", title_justify="left", box=SIMPLE_HEAD)
+    table = Table("session", "turns", "workers", "tier of hit", title="Sessions", title_justify="left", box=SIMPLE_HEAD)
     for heading in ("predicted ms\np50", "actual ms\np50", "first-call\nhit", "later-call\nhit", "errors"):
         table.add_column(heading, justify="right")
     for session in dict.fromkeys(turn.client.session for turn in seen):
