@@ -162,7 +162,7 @@ class Ledger:
         self._reported_ms = now_ms
         computed = report.prefill_uncached_tokens_total
         if computed is not None and report.kv_tokens_capacity:
-            self._turnover.observe_computed(computed, report.kv_tokens_capacity)
+            self._turnover.observe_computed(computed, report.kv_tokens_capacity, now_ms)
         self._reported_decoding = len(self._decoding)
         self._reported_decoding_tokens = self._decoding_tokens
 

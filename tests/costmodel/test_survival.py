@@ -54,6 +54,10 @@ def test_turnover_is_what_is_held_over_the_pace_of_evictions() -> None:
     for second in range(600):
         turnover.observe(50_000 + 100 * second, 100 * second, 1000.0 * second)
     assert turnover.replaced_ms == pytest.approx(500_000, rel=0.05), "50,000 tokens at 100 a second"
+    silent = Turnover()
+    for second in range(600):
+        silent.observe_computed(50_000 + 100 * second, 50_000, 1000.0 * second)
+    assert silent.replaced_ms == pytest.approx(500_000, rel=0.05), "without events what is computed pushes as much out"
     roomy = Turnover()
     roomy.observe(50_000, 0, 0)
     assert roomy.replaced_ms == 0

@@ -18,12 +18,12 @@ def test_nothing_known_counts_as_full() -> None:
 
 def test_who_has_not_computed_its_caches_worth_has_room() -> None:
     turnover = Turnover()
-    turnover.observe_computed(900, 1000)
+    turnover.observe_computed(900, 1000, 0)
     assert turnover.evicting == 0
-    turnover.observe_computed(1100, 1000)
+    turnover.observe_computed(1100, 1000, 0)
     assert turnover.evicting == 1
     turnover.observe(1000, 0, 0)
-    turnover.observe_computed(1100, 1000)
+    turnover.observe_computed(1100, 1000, 0)
     assert turnover.evicting == 0, "what it tells of itself is better"
 
 
