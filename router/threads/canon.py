@@ -19,6 +19,7 @@ MEDIA_BYTES = 4096
 
 _BULKY_BYTES = 1 << 20  # JSON above this counts as it is written: to read it would hold the event loop for tens of ms and more
 _MANY_PARTS = 10_000
+_LONG_TEXT_BYTES = 4 << 20  # longer than any model's context; its escapes are not resolved, which would take as long
 
 _TEXT = ("text", "input_text", "output_text")  # tuples: what they are asked for may be any JSON
 _REASONING = ("thinking", "redacted_thinking", "reasoning")
@@ -58,6 +59,15 @@ class _Message(msgspec.Struct):
     output: _Content = None
 
 
+class _Unread(msgspec.Struct):
+    """The same, its content left as it is written."""
+
+    role: Any = None
+    type: Any = None
+    content: _RawMember = UNSET
+    tool_calls: _RawMember = UNSET
+
+
 class _Function(msgspec.Struct):
     name: Any = None
     arguments: _RawMember = UNSET
@@ -76,6 +86,7 @@ class _Part(msgspec.Struct):
 
 
 _MESSAGE = msgspec.json.Decoder(_Message)
+_UNREAD = msgspec.json.Decoder(_Unread)
 _TOOL_CALLS = msgspec.json.Decoder(list[_ToolCall] | None)
 _PART = msgspec.json.Decoder(_Part)
 _CONTENT: msgspec.json.Decoder[_Content] = msgspec.json.Decoder(_Content)
@@ -107,6 +118,8 @@ def canonical_message(raw: Raw | bytes) -> Canonical | None:
     if bytes(memoryview(raw)[:1]) not in _MAY_BE_OBJECT:
         return _opaque(bytes(raw))  # where refusing it by decoding would cost ten times as much
     try:
+        if len(memoryview(raw)) > _LONG_TEXT_BYTES and (long := _long_text(raw)) is not None:
+            return long
         message = _MESSAGE.decode(raw)
         if message.type == "reasoning":
             return None
@@ -117,6 +130,20 @@ def canonical_message(raw: Raw | bytes) -> Canonical | None:
     except (msgspec.DecodeError, RecursionError):
         return _opaque(bytes(raw))
     return form.finish()
+
+
+def _long_text(raw: Raw | bytes) -> Canonical | None:
+    """The form of a role and a text that counts as it is written; None for anything else."""
+    message = _UNREAD.decode(raw)
+    role, content = message.role, message.content
+    if content is UNSET or message.tool_calls is not UNSET or message.type is not None or type(role) is not str:
+        return None
+    text = memoryview(content)
+    if text[0] != _QUOTE or len(text) <= _LONG_TEXT_BYTES:
+        return None
+    digest = xxhash.xxh3_128(b"w%d:%b" % (len(role), role.encode()))
+    digest.update(text)
+    return Canonical(digest.digest(), len(text), False)
 
 
 def _plain(message: _Message) -> Canonical | None:

@@ -253,6 +253,16 @@ def test_bulky_tools_count_as_they_are_written() -> None:
     assert canonical_json(tools.encode()).size == len(tools)
 
 
+def test_a_text_longer_than_any_context_counts_as_it_is_written() -> None:
+    text = "é" * (4 << 20)
+    user = {"role": "user", "content": text}
+    assert form(user, ensure_ascii=False) == form(user | {"id": "m"}, ensure_ascii=False)
+    assert form(user, ensure_ascii=False) != form(user)
+    assert form(user, ensure_ascii=False).size == len(json.dumps(text, ensure_ascii=False).encode())
+    others = [user | {"role": "system"}, {"role": "user", "content": text + "."}, user | {"tool_calls": []}]
+    assert len({form(each, ensure_ascii=False).digest for each in (user, *others)}) == 4
+
+
 def test_a_large_image_is_still_an_image() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * (3 << 20)}}
     found = form({"role": "user", "content": [part]})
