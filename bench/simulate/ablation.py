@@ -20,6 +20,7 @@ _EXPERIMENTS: Mapping[str, Callable[[Choice, int], Experiment]] = {
     "mooncake": lambda choice, seed: mooncake_experiment(choice, seed, "conversation"),
 }
 _HORIZONS_S = {"weka": 1_500.0, "fork": 900.0, "mooncake": 600.0}
+_TRIED: Mapping[str, float] = {"eviction_discount": 1.0}  # off by default: what it would do
 _MEASURES = {"ttft_p99": ("ttft_s", "p99"), "e2e_p90": ("e2e_s", "p90")}
 
 
@@ -37,12 +38,14 @@ class AblationRun(msgspec.Struct, frozen=True):
 
 
 def variants() -> dict[str, Choice]:
-    """By the guard that is off; first none. Guards that are off by default have nothing to lose and are left out."""
+    """By the guard that is off; first none. Guards that are off by default have nothing to lose: some are tried on instead."""
     found = {_WHOLE: Choice(), _PREDICT: Choice(predict=False)}
     defaults = CostParams()
     for guard, off in GUARDS.items():
         if getattr(defaults, guard) != off:
             found[guard] = Choice(cost=msgspec.structs.replace(defaults, **{guard: off}))
+        elif guard in _TRIED:
+            found[f"{guard} on"] = Choice(cost=msgspec.structs.replace(defaults, **{guard: _TRIED[guard]}))
     return found
 
 

@@ -18,7 +18,8 @@ def test_every_guard_that_is_on_is_switched_off_once() -> None:
     found = variants()
     defaults = msgspec.structs.asdict(CostParams())
     on = {guard for guard, off in GUARDS.items() if defaults[guard] != off}
-    assert set(found) == {"all guards", "predict_on_route"} | on
+    assert set(found) == {"all guards", "predict_on_route", "eviction_discount on"} | on
+    assert found["eviction_discount on"].cost == CostParams(eviction_discount=1.0)
     assert found["all guards"].cost == CostParams()
     assert not found["predict_on_route"].predict
     for guard in on:
