@@ -6,6 +6,7 @@ beside each other are busy once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,10 +27,9 @@ class Traffic:
         self._ways: dict[str, _Way] = {}
 
     def told(self, way: str, size_bytes: int, busy_ms: float) -> None:
-        """Somebody else has moved so much, and was busy with it so long."""
+        """Somebody else has moved so much, and was busy with it so long until now."""
         if size_bytes > 0 and busy_ms > 0 and (found := self._way(way)) is not None:
-            found.size_bytes += size_bytes
-            found.busy_ms += busy_ms
+            found.told(self._clock_ms(), size_bytes, busy_ms)
 
     @contextmanager
     def timing(self, way: str) -> Iterator[Callable[[int], None]]:
@@ -70,6 +70,13 @@ class _Way:
         self._moving = 0
         self._since_ms = 0.0
         self._came = 0
+        self._told_ms = -math.inf
+
+    def told(self, now_ms: float, size_bytes: int, busy_ms: float) -> None:
+        """The ranks of an engine read beside each other: what was counted up to the last word does not count again."""
+        self.size_bytes += size_bytes
+        self.busy_ms += now_ms - max(now_ms - busy_ms, self._told_ms)
+        self._told_ms = now_ms
 
     def enter(self, now_ms: float) -> None:
         if not self._moving:

@@ -29,6 +29,17 @@ def test_moves_beside_each_other_are_busy_once() -> None:
     assert traffic.numbers() == {"moved_bytes:L4": 600, "moved_busy_ms:L4": 40.0}
 
 
+def test_readers_that_tell_afterwards_are_busy_once_as_well() -> None:
+    now_ms = 100.0
+    traffic = Traffic(lambda: now_ms)
+    traffic.told("L3", 500, 20.0)
+    now_ms = 105.0
+    traffic.told("L3", 500, 20.0)
+    now_ms = 200.0
+    traffic.told("L3", 500, 20.0)
+    assert traffic.numbers() == {"moved_bytes:L3": 1500, "moved_busy_ms:L3": 45.0}
+
+
 def test_time_that_brought_nothing_does_not_count() -> None:
     now_ms = 0.0
     traffic = Traffic(lambda: now_ms)
