@@ -140,7 +140,7 @@ class Agent:
         if self.sharer is not None:
             parts.append(self.sharer.counters)
         counts = {name: value for part in parts for name, value in msgspec.structs.asdict(part).items()}
-        return counts | self._gauges() | self.links.bandwidths() | self.traffic.numbers()
+        return counts | self._gauges() | self.traffic.numbers()
 
     def _gauges(self) -> dict[str, float]:
         slabs, ssd = self.store.tiering.dram.slabs, self.store.tiering.ssd

@@ -45,11 +45,6 @@ class PeerLinks:
     def __len__(self) -> int:
         return len(self._open)
 
-    def bandwidths(self) -> dict[str, float]:
-        """Bytes a ms of pages that came from each peer over the link that is open now, by `link_bytes_per_ms:NODE`."""
-        links = {peer.node: link for peer, (link, _) in self._open.items() if link.read_s > 0}
-        return {f"link_bytes_per_ms:{node}": link.read_bytes / link.read_s / 1000 for node, link in links.items()}
-
     async def to(self, peer: Peer) -> PeerLink:
         """A live link. Raises `PeerUnavailable`."""
         found = self._open.get(peer)

@@ -8,8 +8,7 @@ A reply that nobody waits for (late, doubled, made up) is dropped and counted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -76,14 +75,10 @@ class PeerLink:
     def __init__(self, stream: FrameStream, counters: LinkCounters, max_calls: int) -> None:
         self.greeting: Greeting | None = None
         self.idle_since_s = asyncio.get_running_loop().time()
-        self.read_bytes = 0  # of pages that came, and
-        self.read_s = 0.0  # how long any were asked for
         self._stream = stream
         self._counters = counters
         self._calls: dict[int, _Call] = {}
         self._last_call = 0
-        self._reads = 0
-        self._reading_since_s = 0.0
         self._slots = asyncio.Semaphore(max_calls)
         self._spaces: dict[PageSpace, int] = {}
         self._ended = asyncio.Event()
@@ -155,27 +150,12 @@ class PeerLink:
 
         On any exception, and on None, the targets hold anything; nobody writes to them any more.
         """
-        with self._timed_read():
-            reply, checksums = await self._ask(ReadPages(lease, first, len(targets)), targets, deadline_s)
+        reply, checksums = await self._ask(ReadPages(lease, first, len(targets)), targets, deadline_s)
         if isinstance(reply, PagesSent):
-            self.read_bytes += sum(map(len, targets))
             return checksums
         if isinstance(reply, Done):
             return None
         raise PeerRefused(reply.reason if isinstance(reply, Refused) else f"{type(reply).__name__} is no answer to ReadPages")
-
-    @contextmanager
-    def _timed_read(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        if not self._reads:
-            self._reading_since_s = loop.time()
-        self._reads += 1
-        try:
-            yield
-        finally:
-            self._reads -= 1
-            if not self._reads:
-                self.read_s += loop.time() - self._reading_since_s
 
     async def _ask(self, request: Request, targets: Sequence[memoryview], deadline_s: float) -> _Answer:
         call = _Call(targets)

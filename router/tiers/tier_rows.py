@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from costmodel.values import Tier
 from router.tiers.nodes import Nodes
 
-_LINK = "link_bytes_per_ms:"
+_BYTES, _BUSY = "moved_bytes:", "moved_busy_ms:"
+_WAYS = {tier.name: tier for tier in (Tier.L3, Tier.L4)}
 
 
 class TierRow(msgspec.Struct, frozen=True):
@@ -28,7 +30,7 @@ class TierRow(msgspec.Struct, frozen=True):
 
 
 class LinkRow(msgspec.Struct, frozen=True):
-    """What the pages that came to `node` from `source` showed of the link between them."""
+    """What the pages that came to `node` from `source` showed of the link between them, since the agent's start."""
 
     node: str
     source: str
@@ -68,6 +70,25 @@ def tier_rows(nodes: Nodes, pages: Mapping[str, Mapping[Tier, int]]) -> Iterator
 
 def link_rows(nodes: Nodes) -> Iterator[LinkRow]:
     for name, node in nodes.by_name.items():
-        for key, value in node.report.numbers.items() if node.report is not None else ():
-            if key.startswith(_LINK):
-                yield LinkRow(name, key.removeprefix(_LINK), value)
+        for each in moved(node.report.numbers) if node.report is not None else ():
+            if each.source and each.busy_ms > 0:
+                yield LinkRow(name, each.source, each.size_bytes / each.busy_ms)
+
+
+class Moved(NamedTuple):
+    """What came by one way since the agent's start. `source`: "" for the node's own memory or SSD."""
+
+    tier: Tier
+    source: str
+    size_bytes: float
+    busy_ms: float
+
+
+def moved(numbers: Mapping[str, float]) -> Iterator[Moved]:
+    """By the agents' names `moved_bytes:WAY` and `moved_busy_ms:WAY`; ways are `L3`, `L3:NODE` and `L4`."""
+    for name, size_bytes in numbers.items():
+        way = name.removeprefix(_BYTES)
+        tier, _, source = way.partition(":")
+        busy_ms = numbers.get(_BUSY + way)
+        if way != name and tier in _WAYS and busy_ms is not None:
+            yield Moved(_WAYS[tier], source, size_bytes, busy_ms)

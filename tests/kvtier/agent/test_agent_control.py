@@ -11,7 +11,6 @@ import grpc
 import pytest
 from agent_rig import PAGE_BYTES, SPACE, agent_here, config_of, digest, digests, get, peer_of, put
 from grpc import aio
-from node_rig import node
 
 from kvtier.agent.agent import Agent
 from kvtier.client.page_client import PageClient
@@ -102,15 +101,3 @@ async def test_broken_requests_are_refused(agent: Agent) -> None:
             with pytest.raises(aio.AioRpcError) as refused:
                 await channel.unary_unary("/loadback.control.v1.NodeControl/Pin")(request.SerializeToString(), timeout=5)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_the_bandwidth_of_a_link_is_told_once_pages_came_over_it(
-    tmp_path: Path, links: PeerLinks, connect: Connect
-) -> None:
-    async with node(config_of(tmp_path, "far"), connect) as far, node(config_of(tmp_path, "near"), connect) as near:
-        control = WireControl(peer_of(near.agent), links, 5.0)
-        name = "link_bytes_per_ms:far"
-        assert name not in (await control.report()).numbers
-        assert all(await asyncio.to_thread(put, far.client, range(8)))
-        assert (await near.stage(range(8), peer_of(far.agent))).state == "ready"
-        assert (await control.report()).numbers[name] > 0

@@ -23,7 +23,10 @@ NUMBERS = {
     "ssd_hits": 5.0,
     "ssd_forgotten": 6.0,
     "corrupt_ssd": 1.0,
-    "link_bytes_per_ms:b": 12.5,
+    "moved_bytes:L3:b": 125.0,
+    "moved_busy_ms:L3:b": 10.0,
+    "moved_bytes:L3": 9.0,
+    "moved_busy_ms:L3": 1.0,
 }
 
 
@@ -62,7 +65,7 @@ async def test_rows_of_nodes_that_have_answered() -> None:
         TierRow("a", "L4", 1000.0, 500.0, 9, 5.0, 6.0, 1.0),
         TierRow("b", "L3", 100.0, 60.0, 0, 7.0, 3.0, 3.0, 4.0, 20.0),
     ]
-    assert next(link_rows(nodes)) == LinkRow("a", "b", 12.5)
+    assert next(link_rows(nodes)) == LinkRow("a", "b", 12.5), "a node's own memory is no link"
     assert {name: node.fault for name, node in nodes.by_name.items()} == {"a": "", "b": "", "c": "gone"}
 
 
