@@ -150,12 +150,12 @@ class Desk:
         return wire.Acquired(
             acquired.lease_id,
             bytes(acquired.statuses),
-            [page.offset for page in pages],
-            [page.length for page in pages],
-            [page.generation for page in pages],
+            wire.Column([page.offset for page in pages]),
+            wire.Column([page.length for page in pages]),
+            wire.Column([page.generation for page in pages]),
             b"".join(page.checksum for page in pages),
             bytes(page.kind for page in pages),
-            [page.depth for page in pages],
+            wire.Column([page.depth for page in pages]),
             acquired.moved,
             acquired.retry_after_ms,
         )
@@ -170,8 +170,7 @@ class Desk:
             await self._progress.wait(left_ms / 1000)
 
     def _release(self, owner: Owner, request: wire.Release) -> wire.Reply:
-        for lease in (request.lease, *request.more):
-            self._store.release(lease, owner.number)
+        self._store.release(request.lease, owner.number)
         self._traffic.told(LOCAL, request.read_bytes, request.busy_ms)
         return wire.Done()
 
@@ -184,7 +183,9 @@ class Desk:
         reserved = self._store.reserve(
             keys, request.length, owner.number, self._clock_ms(), depth=request.depth, kind=request.kind
         )
-        return wire.Reserved(reserved.write_id, bytes(reserved.statuses), reserved.offsets, reserved.retry_after_ms)
+        return wire.Reserved(
+            reserved.write_id, bytes(reserved.statuses), wire.Column(reserved.offsets), reserved.retry_after_ms
+        )
 
     def _commit(self, owner: Owner, request: wire.Commit) -> wire.Reply:
         checksums = split_checksums(request.checksums)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TypeVar
 
 from kvtier.client.channel import AgentUnavailable
@@ -26,18 +27,15 @@ class Call:
         return max(0.0, self._until_s - time.monotonic())
 
     def ask(self, request: Request, answer: type[_Answer]) -> _Answer:
-        return self.receive(self.send(request), answer)
+        (number,) = self.send(request)
+        return self.receive(number, answer)
 
-    def send(self, request: Request) -> int:
+    def send(self, *requests: Request) -> Sequence[int]:
         """Ask, and go on. Answers must be received in the order in which was asked; one that is passed over is lost."""
-        return self._channel.send(request, self.left_s)
+        return self._channel.send(requests, self.left_s)
 
     def receive(self, number: int, answer: type[_Answer]) -> _Answer:
         reply = self._channel.receive(number, self.left_s)
         if not isinstance(reply, answer):
             raise AgentUnavailable(f"{type(reply).__name__} is not the {answer.__name__} that was asked for")
         return reply
-
-    def tell(self, request: Request) -> None:
-        """What needs no answer: it is passed over."""
-        self.send(request)

@@ -6,6 +6,7 @@ import os
 import select
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from kvtier.wire.frames import HEADER_BYTES, FrameError, pack_frame, unpack_header
@@ -76,19 +77,19 @@ class Channel:
     def ask(self, request: Request, deadline_s: float) -> Reply:
         """Raises `AgentUnavailable`, after which the channel is closed, and `AgentRefused`."""
         until_s = time.monotonic() + deadline_s
-        call = self.send(request, deadline_s)
+        (call,) = self.send([request], deadline_s)
         return self.receive(call, until_s - time.monotonic())
 
-    def send(self, request: Request, deadline_s: float) -> int:
-        """Ask and go on; the number of the call. A few at once: sockets hold little. Raises `AgentUnavailable`."""
+    def send(self, requests: Sequence[Request], deadline_s: float) -> Sequence[int]:
+        """Ask and go on; the numbers of the calls. A few at once: sockets hold little. Raises `AgentUnavailable`."""
         self._until_s = time.monotonic() + deadline_s
-        self._call = self._call % _MAX_CALL + 1
+        calls = [self._next_call() for _ in requests]
         try:
-            self._send(pack_frame(self._call, encode(request)))
+            self._send(b"".join(pack_frame(call, encode(request)) for call, request in zip(calls, requests, strict=True)))
         except (OSError, FrameError) as error:
             raise self._lost(error) from error
-        self._unanswered += 1
-        return self._call
+        self._unanswered += len(calls)
+        return calls
 
     def receive(self, call: int, deadline_s: float) -> Reply:
         """The answer to a call; what answers an earlier one is dropped. Raises as `ask`."""
@@ -139,6 +140,10 @@ class Channel:
         self.close()
         kind = AgentGone if isinstance(error, ConnectionError) else AgentUnavailable
         return kind(f"no answer: {error}")
+
+    def _next_call(self) -> int:
+        self._call = self._call % _MAX_CALL + 1
+        return self._call
 
     def _send(self, data: bytes) -> None:
         self._left_s()

@@ -9,14 +9,25 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from kvtier.client.call import Call
 from kvtier.client.channel import AgentGone, AgentRefused, AgentUnavailable
-from kvtier.client.columns import check_count, differing, digests_of, found_pages, numbers_ok, windows
+from kvtier.client.columns import (
+    check_count,
+    chunks_to_get,
+    chunks_to_put,
+    differing,
+    digests_of,
+    found_pages,
+    mark,
+    numbers_ok,
+)
 from kvtier.client.copier import Copier
 from kvtier.client.engine_pages import EnginePages
 from kvtier.client.meetings import Meeting, Meetings
@@ -33,12 +44,14 @@ from kvtier.wire.messages import (
     Looked,
     Release,
     Report,
+    Request,
     Reserve,
     Reserved,
 )
 
 log = logging.getLogger(__name__)
 
+_AHEAD = 2  # chunks that the agent is asked about before they are copied
 _NEEDS_NO_WRITING = (Status.EXISTS, Status.WRITING)
 
 
@@ -51,6 +64,14 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     put_s: float = 2.0
     lease_s: float = 5.0
     retry_s: float = 1.0  # an agent that failed is left alone for so long
+
+
+class _Committing(NamedTuple):
+    """What was written of a chunk, and the call that says so: none where nothing was."""
+
+    numbers: Sequence[int]
+    chunk: slice
+    pages: Sequence[int]
 
 
 class ClientCounters(msgspec.Struct):
@@ -123,18 +144,19 @@ class PageClient:
 
     def _get(self, call: Call, digests: bytes, pages: EnginePages, whole: list[bool]) -> None:
         ttl_ms, corrupt = 1000 * self._settings.lease_s, []
-        for window in windows(len(pages)):
-            wait_ms = 500 * call.left_s
-            asked = [call.send(Acquire(call.space, digests_of(digests, chunk), ttl_ms, wait_ms)) for chunk in window]
-            leases, read_bytes, busy_s = [], 0, 0.0
-            for chunk, number in zip(window, asked, strict=True):
-                acquired = call.receive(number, Acquired)
-                leases.append(acquired.lease)
-                begun_s = self._clock_s()
-                corrupt += self._fill(call, chunk, acquired, pages.part(chunk), whole)
-                busy_s += self._clock_s() - begun_s
-                read_bytes += acquired.statuses.count(Status.OK) * pages.page_bytes
-            call.tell(Release(leases[0], leases[1:], read_bytes, 1000 * busy_s))
+        chunks = chunks_to_get(len(pages))
+
+        def acquire(chunks: Sequence[slice]) -> list[Request]:
+            return [Acquire(call.space, digests_of(digests, chunk), ttl_ms, 500 * call.left_s) for chunk in chunks]
+
+        asked = deque(call.send(*acquire(chunks[:_AHEAD])))
+        for index, chunk in enumerate(chunks):
+            acquired = call.receive(asked.popleft(), Acquired)
+            begun_s = self._clock_s()
+            corrupt += self._fill(call, chunk, acquired, pages.part(chunk), whole)
+            read_bytes = acquired.statuses.count(Status.OK) * pages.page_bytes
+            release = Release(acquired.lease, read_bytes, 1000 * (self._clock_s() - begun_s))
+            asked.extend(call.send(*acquire(chunks[index + _AHEAD : index + _AHEAD + 1]), release)[:-1])
         for index, generation in corrupt:
             self._report(call, digests, index, generation)
 
@@ -145,8 +167,7 @@ class PageClient:
         found = found_pages(acquired, len(pages), pages.page_bytes)
         checksums = self._copier.get(call.memory, acquired.offsets, pages.chosen(found))
         wrong = differing(checksums, acquired.checksums)
-        for number, page in enumerate(found):
-            whole[chunk.start + page] = number not in wrong
+        mark(whole, chunk, [page for number, page in enumerate(found) if number not in wrong] if wrong else found)
         return [(chunk.start + found[number], acquired.generations[number]) for number in wrong]
 
     def _report(self, call: Call, digests: bytes, index: int, generation: int) -> None:
@@ -157,21 +178,28 @@ class PageClient:
 
     def _put(self, call: Call, digests: bytes, pages: EnginePages, depth: int, stored: list[bool]) -> None:
         stored[:] = [False] * len(pages)  # what an earlier life had is gone
-        for window in windows(len(pages)):
-            asked = [
-                call.send(Reserve(call.space, digests_of(digests, chunk), pages.page_bytes, depth + chunk.start))
-                for chunk in window
-            ]
-            committing = []
-            for chunk, number in zip(window, asked, strict=True):
-                reserved = call.receive(number, Reserved)
-                claimed = self._claimed(reserved, chunk, stored)
-                if claimed:
-                    checksums = self._copier.put(call.memory, reserved.offsets, pages.part(chunk).chosen(claimed))
-                    committing.append((call.send(Commit(reserved.write, checksums)), chunk, claimed))
-            for number, chunk, claimed in committing:
-                if call.receive(number, Done).status is Status.OK:
-                    self._committed(chunk, claimed, stored)
+        chunks = chunks_to_put(len(pages))
+
+        def reserve(chunks: Sequence[slice]) -> list[Request]:
+            digests_and_starts = [(digests_of(digests, chunk), depth + chunk.start) for chunk in chunks]
+            return [Reserve(call.space, each, pages.page_bytes, start) for each, start in digests_and_starts]
+
+        asked = deque(call.send(*reserve(chunks[:_AHEAD])))
+        committing: deque[_Committing] = deque()
+        for index, chunk in enumerate(chunks):
+            if index >= _AHEAD:
+                self._settle(call, committing.popleft(), stored)
+            reserved = call.receive(asked.popleft(), Reserved)
+            claimed = self._claimed(reserved, chunk, stored)
+            commits: list[Request] = []
+            if claimed:
+                checksums = self._copier.put(call.memory, reserved.offsets, pages.part(chunk).chosen(claimed))
+                commits.append(Commit(reserved.write, checksums))
+            numbers = call.send(*commits, *reserve(chunks[index + _AHEAD : index + _AHEAD + 1]))
+            committing.append(_Committing(numbers[: len(commits)], chunk, claimed))
+            asked.extend(numbers[len(commits) :])
+        for last in committing:
+            self._settle(call, last, stored)
 
     def _claimed(self, reserved: Reserved, chunk: slice, stored: list[bool]) -> Sequence[int]:
         """Pages of the chunk to be written now."""
@@ -184,10 +212,11 @@ class PageClient:
             self.counters.pages_there += sum(stored[chunk])
         return claimed
 
-    def _committed(self, chunk: slice, claimed: Sequence[int], stored: list[bool]) -> None:
-        for page in claimed:
-            stored[chunk.start + page] = True
-        self.counters.pages_put += len(claimed)
+    def _settle(self, call: Call, committing: _Committing, stored: list[bool]) -> None:
+        for number in committing.numbers:
+            if call.receive(number, Done).status is Status.OK:
+                mark(stored, committing.chunk, committing.pages)
+                self.counters.pages_put += len(committing.pages)
 
     def _with_agent(self, work: Callable[[Call], object], deadline_s: float) -> bool:
         """Whether all of it was done; what was done before something failed stays done. Of an agent that goes, the next life is

@@ -6,6 +6,10 @@ Importable inside an engine's own environment: msgspec and kvtier.page alone. Id
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
+from typing import cast
+
 import msgspec
 
 from kvtier.page.kind import PageKind
@@ -13,6 +17,13 @@ from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 
 PROTOCOL_VERSION = 2
+
+
+class Column(array):  # type: ignore[type-arg]  # at run time it takes none
+    """Whole numbers, 8 bytes each, little-endian on the wire."""
+
+    def __new__(cls, numbers: Iterable[int] | bytes = ()) -> Column:
+        return cast("Column", super().__new__(cls, "q", numbers))
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True):
@@ -66,12 +77,12 @@ class Acquire(Message, frozen=True, tag=6):
 class Acquired(Message, frozen=True, tag=7):
     lease: int
     statuses: bytes
-    offsets: list[int]
-    lengths: list[int]
-    generations: list[int]
+    offsets: Column
+    lengths: Column
+    generations: Column
     checksums: bytes
     kinds: bytes
-    depths: list[int]
+    depths: Column
     moved: dict[int, str]  # page -> node
     retry_after_ms: float
 
@@ -80,7 +91,6 @@ class Release(Message, frozen=True, tag=8):
     """With what was read under these leases, and how long copying it took; 0 where that is not told."""
 
     lease: int
-    more: list[int] = []
     read_bytes: int = 0
     busy_ms: float = 0.0
 
@@ -107,7 +117,7 @@ class Reserved(Message, frozen=True, tag=11):
 
     write: int
     statuses: bytes
-    offsets: list[int]
+    offsets: Column
     retry_after_ms: float
 
 
@@ -302,9 +312,9 @@ Reply = (
 
 
 # Made once: to look at what may come costs more than to decode it.
-_ENCODER = msgspec.msgpack.Encoder()
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=Column.tobytes)
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply, dec_hook=lambda column, data: column(data))
 
 
 class MessageError(Exception):

@@ -15,6 +15,7 @@ from kvtier.wire.frames import HEADER_BYTES, MAX_BODY_BYTES, FrameError, Header,
 from kvtier.wire.messages import (
     Acquired,
     Attach,
+    Column,
     Done,
     EventBatch,
     EventRun,
@@ -47,7 +48,7 @@ def test_requests_survive_the_wire(request_: messages.Request) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        Acquired(3, b"\0\1", [4096], [10], [7], b"c" * 16, b"\2", [0], {1: "node-b"}, 10.0),
+        Acquired(3, b"\0\1", Column([4096]), Column([10]), Column([7]), b"c" * 16, b"\2", Column([0]), {1: "node-b"}, 10.0),
         Events(1, [EventBatch(0, [EventRun(True, 3, b"h" * 8, 16)])], snapshot=True),
         Done(Status.CORRUPT),
     ],
