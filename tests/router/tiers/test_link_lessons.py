@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from costmodel.values import Tier
+from costmodel.values import Residency, Run, Tier, Turn
+from engine_adapters.base import EngineInfo
 from kvtier.control.node_control import NodeReport
 from router.config.tree import Config
 from router.fleet.fleet import Fleet
 from router.tiers.link_lessons import LinkLessons
+from router.turn.place import explain
 
 
 def fleet() -> Fleet:
@@ -61,3 +63,17 @@ def test_names_that_are_no_ways_are_passed_over() -> None:
     odd = {"moved_bytes:L9": 1e9, "moved_busy_ms:L9": 1.0, "moved_bytes:L3": 1e9, "moved_bytes:": 1.0}
     LinkLessons(known).heard(NodeReport("a", 1, odd, ()))
     assert known.find("u0")[1].links.restore == before
+
+
+def test_turns_are_placed_and_explained_by_what_was_learned() -> None:
+    known = fleet()
+    pool = known.pools["main"]
+    for worker in pool.workers.values():
+        worker.discovered(EngineInfo("x", ("tiny",), page_size=16))
+    LinkLessons(known).heard(report(L3_c=(1e6, 1e3)))
+    held = Residency((Run(0, 50_000, Tier.L3, "c"),))
+    residencies = {worker.keys[0]: held for worker in pool.workers.values()}
+    placement = explain(pool, Turn("t", 60_000), residencies, 0.0)
+    fetched = {each.prefill.worker_id: each.terms.fetch_ms for each in (placement.decision.chosen, *placement.decision.others)}
+    assert placement.prefill.worker_id == "u2", "it is on another node, whose link to c nobody has seen to be slow"
+    assert fetched["u0"] == fetched["u1"] > 1000 * fetched["u2"]
