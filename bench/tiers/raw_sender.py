@@ -1,24 +1,24 @@
-"""`python -m bench.tiers.raw_sender BYTES PAGES`: sends another of so many pages for every byte it gets, over plain TCP."""
+"""`python -m bench.tiers.raw_sender BYTES`: sends so many bytes for every byte it gets, over plain TCP."""
 
 from __future__ import annotations
 
-import mmap
 import socket
 import sys
-from itertools import cycle
+
+from kvtier.pool.dram_pool import DramPool
 
 
-def main(size: int, count: int) -> None:
-    """Says its port, serves one connection, ends with it."""
-    pages = cycle([memoryview(mmap.mmap(-1, size)) for _ in range(count)])
+def main(size: int) -> None:
+    """Says its port, serves one connection, ends with it. Sends from memory of the kind that agents have."""
+    data = DramPool.create(size).view(0, size)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         peer, _ = listener.accept()
         with peer:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while peer.recv(1):
-                peer.sendall(next(pages))
+                peer.sendall(data)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
@@ -83,12 +84,12 @@ class Fetcher:
         self._links = links
         self._reader = reader
         self._clock_ms = clock_ms
-        self._reading: set[asyncio.Task[None]] = set()
+        self._behind: set[asyncio.Task[None]] = set()  # what a fetch does not wait for
 
     async def close(self) -> None:
-        """Every reading has ended; fetches themselves belong to their callers."""
-        if self._reading:
-            await asyncio.wait(self._reading)
+        """Every reading has ended, every lease is given back; fetches themselves belong to their callers."""
+        if self._behind:
+            await asyncio.wait(self._behind)
 
     async def fetch(
         self, space: PageSpace, digests: bytes, peer: Peer, deadline_ms: float, budget_bytes: int | None = None
@@ -108,7 +109,7 @@ class Fetcher:
             return Fetched(leased.statuses)
         self._claim(leased, acquired, page_keys(self._store.meet(space), digests), budget_bytes)
         moved = await self._move(leased, deadline_ms)
-        await self._let_go(leased)
+        self._begin(self._let_go(leased))
         return Fetched(leased.statuses, moved)
 
     async def _acquire(self, link: PeerLink, space: int, digests: bytes, deadline_ms: float) -> Acquired:
@@ -152,15 +153,19 @@ class Fetcher:
         claims = leased.claims
         if not claims:
             return 0
-        reading = asyncio.get_running_loop().create_task(self._read(leased, self._left_s(deadline_ms)))
-        self._reading.add(reading)
-        reading.add_done_callback(self._reading.discard)
+        reading = self._begin(self._read(leased, self._left_s(deadline_ms)))
         try:
             await asyncio.wait({reading}, timeout=self._left_s(deadline_ms) + _READ_SLACK_S)
         finally:
             if not reading.done():
                 reading.cancel()
         return sum(claim.page.length for claim in claims if leased.statuses[claim.position] is Status.OK)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._behind.add(task)
+        task.add_done_callback(self._behind.discard)
+        return task
 
     async def _read(self, leased: _Leased, deadline_s: float) -> None:
         """Whatever happens no claim stays."""

@@ -125,6 +125,7 @@ async def test_a_page_that_rots_is_not_kept(tmp_path: Path, engine: str, wire: W
         assert page is not None
         far.pool.view(page.offset, 1)[0] ^= 1
         assert (await fetch(near, far, range(3))).statuses == [Status.OK, Status.CORRUPT, Status.OK]
+        await near.fetcher.close()
         assert held(near, 1) is None
         assert far.store.counters.corrupt_dram == 1  # it was told, looked, and agreed
         assert len(near.store.tiering.writes) == 0
