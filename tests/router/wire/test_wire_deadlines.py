@@ -16,34 +16,51 @@ from router.wire.deadlines import Deadlines
 TICK_S = 0.05
 
 
+class Timer:
+    """What `call_later` answers with."""
+
+    def __init__(self, callback: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self.cancelled = False
+        self._callback = callback
+        self._args = args
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def run(self) -> None:
+        self._callback(*self._args)
+
+
 class VirtualLoop:
-    """Just enough of a loop: time, call_later, call_soon."""
+    """Just enough of a loop: time and call_later."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
         self._order = itertools.count()
-        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._queue: list[tuple[float, int, Timer]] = []
+        self.wakes = 0
 
     def time(self) -> float:
         return self.now_s
 
-    def call_later(self, delay_s: float, callback: Callable[..., None], *args: Any) -> object:
-        heapq.heappush(self._queue, (self.now_s + delay_s, next(self._order), callback, args))
-        return object()
-
-    def call_soon(self, callback: Callable[..., None], *args: Any) -> object:
-        return self.call_later(0.0, callback, *args)
+    def call_later(self, delay_s: float, callback: Callable[..., None], *args: Any) -> Timer:
+        timer = Timer(callback, args)
+        heapq.heappush(self._queue, (self.now_s + delay_s, next(self._order), timer))
+        return timer
 
     def advance(self, to_s: float) -> None:
         while self._queue and self._queue[0][0] <= to_s:
-            due_s, _, callback, args = heapq.heappop(self._queue)
+            due_s, _, timer = heapq.heappop(self._queue)
+            if timer.cancelled:
+                continue
             self.now_s = max(self.now_s, due_s)
-            callback(*args)
+            self.wakes += 1
+            timer.run()
         self.now_s = to_s
 
     @property
     def idle(self) -> bool:
-        return not self._queue
+        return all(timer.cancelled for _, _, timer in self._queue)
 
 
 class Wait:
@@ -110,4 +127,21 @@ def test_a_holder_that_raises_stops_nobody_else() -> None:
         with pytest.raises(RuntimeError):
             loop.advance(1001.0)
     loop.advance(1002.0)
+    assert all(wait.fired_s is not None for wait in waits)
+
+
+def test_waits_far_ahead_wake_nobody() -> None:
+    """Connections that idle must not keep the process from sleeping."""
+    loop = VirtualLoop()
+    deadlines = wheel(loop)
+    waits = [Wait(loop) for _ in range(3)]
+    for number, wait in enumerate(waits):
+        deadlines.arm(wait, 70.0 + number)
+    loop.advance(1060.0)
+    assert loop.wakes == 1
+    soon = Wait(loop)
+    deadlines.arm(soon, 0.2)
+    loop.advance(1061.0)
+    assert soon.fired_s == pytest.approx(1060.2, abs=2 * TICK_S)
+    loop.advance(1080.0)
     assert all(wait.fired_s is not None for wait in waits)
