@@ -51,6 +51,7 @@ class L3(msgspec.Struct, frozen=True):
     local: Link
     remote: Link
     ssd: Ssd | None = None  # of every node: L4
+    own_node: bool = False  # engines read their own node's part alone
 
 
 class EnginePool:
@@ -65,7 +66,8 @@ class EnginePool:
         self._pool: SharedPool | None = None
         if l3 is not None:
             page_tokens = next(iter(params.values())).page_tokens
-            self._pool = SharedPool((), l3.node_pages, page_tokens, l3.page_bytes, listener.pooled, l3.ssd)
+            told, own = listener.pooled, l3.own_node
+            self._pool = SharedPool((), l3.node_pages, page_tokens, l3.page_bytes, told, l3.ssd, own_node=own)
         self.models: dict[WorkerKey, EngineModel] = {}
         self._gone: list[EngineModel] = []  # they count no less for it
         self._due: dict[WorkerKey, float | None] = {}
@@ -128,14 +130,23 @@ class EnginePool:
             self._pump(decode)
         self._pump(prefill)
 
-    def warm(self, key: WorkerKey, pages: Sequence[int], done: Callable[[], None]) -> None:
-        """A request of one token that makes an engine restore `pages` to its device; `done` when it has, or has given up."""
+    def warm(self, key: WorkerKey, pages: Sequence[int], done: Callable[[], None]) -> str:
+        """A request of one token that makes an engine restore `pages` to its device; `done` when it has, or has given up. Its
+        name, for `unwarm`."""
         self._warmed += 1
         rid = f"warm{self._warmed}"
         self._warms[rid] = done
         tokens = len(pages) * self.models[key].params.page_tokens + 1
         self.models[key].submit(EngineRequest(rid, tokens, 1, 1, pages), self._agenda.now_ms)
         self._pump(key)
+        return rid
+
+    def unwarm(self, key: WorkerKey, rid: str) -> None:
+        """Take a `warm` back where it stands; `done` is not called. What the engine has begun to read comes all the same."""
+        if rid in self._warms:
+            self._warms[rid] = _nothing
+            self.models[key].abort(rid, self._agenda.now_ms)
+            self._agenda.at(self._agenda.now_ms, self._pump, key)
 
     def stage(self, source: str, target: str, pages: Sequence[int], bytes_per_ms: float) -> float:
         """Move pages of the shared pool from one node's part to another's, no faster than told; when they are there."""
@@ -158,6 +169,11 @@ class EnginePool:
         if pages := self._disk_pages_read - before:
             prefill = self._pairs[rid][0]
             self._disk_tokens[rid] = pages * self.models[prefill].params.page_tokens
+
+    @property
+    def own_node(self) -> bool:
+        """Engines read their own node's part of the pool alone."""
+        return self._l3 is not None and self._l3.own_node
 
     @property
     def page_bytes(self) -> float:
@@ -240,6 +256,10 @@ class EnginePool:
         if self.models[key].params.role is EngineRole.UNIFIED:
             self._listener.prefilled(rid, cached)
         self._listener.first_token(rid, cached)
+
+
+def _nothing() -> None:
+    """Nobody waits for it any more."""
 
 
 def load_report(load: EngineLoad, params: EngineParams) -> LoadReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from costmodel.values import Residency, Run, Tier
 
@@ -13,20 +14,30 @@ class PooledRuns:
     """One prompt's pages with their holders, as the gateway believes them; asked once a worker."""
 
     def __init__(
-        self, pages: Sequence[int], holder: Mapping[int, str], page_tokens: int, disk_of: Mapping[int, str] = NO_DISKS
+        self,
+        pages: Sequence[int],
+        holder: Mapping[int, str],
+        page_tokens: int,
+        disk_of: Mapping[int, str] = NO_DISKS,
+        *,
+        own_node: bool = False,
     ) -> None:
+        """`own_node`: pages of other nodes do not count."""
+        self._own_node = own_node
         self._pages = pages
         self._holder = holder
         self._disk_of = disk_of
         self._page_tokens = page_tokens
         self._known: dict[int, tuple[Run, ...]] = {}  # by the page that they begin with
 
-    def behind(self, held: Residency, prompt_tokens: int) -> Residency:
-        """`held` and, contiguous to it, what nodes of the pool hold."""
+    def behind(self, held: Residency, prompt_tokens: int, node: str = "") -> Residency:
+        """`held` and, contiguous to it, what nodes of the pool hold that a worker on `node` can reach."""
         start = held.tokens // self._page_tokens
         runs = self._known.get(start)
         if runs is None:
             runs = self._known[start] = self._runs(start, prompt_tokens)
+        if self._own_node:
+            runs = tuple(takewhile(lambda run: run.source in (node, ssd_of(node)), runs))
         return Residency((*held.runs, *runs), held.age_ms) if runs else held
 
     def _runs(self, start: int, prompt_tokens: int) -> tuple[Run, ...]:

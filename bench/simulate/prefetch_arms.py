@@ -12,7 +12,7 @@ from bench.simulate.experiments import Experiment
 from kvtier.prefetch.events import Trigger
 
 _GB = 1e9
-_SUMMED = ("moved_bytes", "wasted_bytes", "warmed_bytes", "warm_wasted_bytes", "saved_ms")
+_KINDS = (("moved_bytes", "wasted_bytes"), ("warmed_bytes", "warm_wasted_bytes"), ("recalled_bytes", "recall_wasted_bytes"))
 
 
 def triggers_of(word: str) -> frozenset[Trigger]:
@@ -42,22 +42,19 @@ def pooled(experiment: Experiment) -> Experiment:
 def prefetch_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     """Bytes of all triggers together, from the run's first second on."""
     table = Table(title="prefetch", title_justify="left")
-    for column in ("", "staged GB", "wasted", "warmed GB", "wasted", "ms saved, predicted", "jobs by their end"):
+    sizes = ("staged GB", "wasted", "warmed GB", "wasted", "recalled GB", "wasted")
+    for column in ("", *sizes, "ms saved, predicted", "jobs by their end"):
         table.add_column(column, no_wrap=True)
     for label, found in results.items():
         tallies = list((found.get("prefetch") or {}).values())
-        total = {name: sum(tally[name] for tally in tallies) for name in _SUMMED}
         ends: dict[str, int] = {}
         for tally in tallies:
             for state, count in tally["jobs"].items():
                 ends[state] = ends.get(state, 0) + count
         table.add_row(
             label,
-            f"{total['moved_bytes'] / _GB:,.1f}",
-            _share(total["wasted_bytes"], total["moved_bytes"]),
-            f"{total['warmed_bytes'] / _GB:,.1f}",
-            _share(total["warm_wasted_bytes"], total["warmed_bytes"]),
-            f"{total['saved_ms']:,.0f}",
+            *(cell for moved, wasted in _KINDS for cell in _cells(_total(tallies, moved), _total(tallies, wasted))),
+            f"{_total(tallies, 'saved_ms'):,.0f}",
             ", ".join(f"{count} {state}" for state, count in sorted(ends.items())),
         )
     return table
@@ -68,5 +65,9 @@ def _arm(experiment: Experiment, word: str) -> Experiment:
     return msgspec.structs.replace(experiment, settings=settings)
 
 
-def _share(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %" if whole else "-"
+def _total(tallies: Sequence[Mapping[str, Any]], name: str) -> float:
+    return sum(float(tally[name]) for tally in tallies)
+
+
+def _cells(size_bytes: float, wasted_bytes: float) -> tuple[str, str]:
+    return f"{size_bytes / _GB:,.1f}", f"{100 * wasted_bytes / size_bytes:.0f} %" if size_bytes else "-"

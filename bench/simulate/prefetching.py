@@ -22,7 +22,7 @@ from costmodel.values import Fleet, Prefill, Tier, Turn, WorkerKey
 from kvtier.prefetch import events as ev
 from kvtier.prefetch.destination import margin_ms
 from kvtier.prefetch.events import Event, FailReason
-from kvtier.prefetch.moves import Move, Stage, Warm
+from kvtier.prefetch.moves import CancelMove, Move, Stage, Warm
 from kvtier.prefetch.params import PrefetchParams
 from kvtier.prefetch.planner import Planner
 from kvtier.prefetch.view import Extent, LinkState, NodeState, Path, Place, Target
@@ -46,7 +46,17 @@ class Subject(msgspec.Struct):
 class Prefetching:
     """`served` counts bytes that warm requests brought up. One planner for the pool."""
 
-    def __init__(self, agenda: Agenda, view: View, engines: EnginePool, policy: Policy, params: PrefetchParams) -> None:
+    def __init__(
+        self,
+        agenda: Agenda,
+        view: View,
+        engines: EnginePool,
+        policy: Policy,
+        params: PrefetchParams,
+        released: Callable[[WorkerKey], None],
+    ) -> None:
+        """`released`: turns that waited for their pages may go to this worker now."""
+        self._released = released
         self._agenda = agenda
         self._view = view
         self._engines = engines
@@ -55,6 +65,7 @@ class Prefetching:
         self._subjects: OrderedDict[str, Subject] = OrderedDict()
         self._rng = random.Random(0)  # a forecast must not move the real generator
         self._tick_ms: float | None = None
+        self._warms: dict[int, tuple[WorkerKey, str]] = {}  # by move: the engine's request
 
     def sent(self, thread: str, subject: Subject) -> None:
         self._subjects[thread] = subject
@@ -63,7 +74,16 @@ class Prefetching:
             self._subjects.popitem(last=False)
         self._plan(ev.Sent(thread, subject.prefill, _CLIENT))
 
+    def held(self, thread: str, worker: WorkerKey) -> None:
+        """It has come, and waits in the gateway, for room there or for its pages."""
+        self._plan(ev.Held(thread, worker, _CLIENT))
+
+    def fetches(self, thread: str, worker: WorkerKey) -> bool:
+        return self._planner.fetches(thread, worker, self._agenda.now_ms)
+
     def served(self, thread: str, worker: WorkerKey, restored_tokens: int) -> None:
+        """Its prefill is over."""
+        self._plan(ev.Prefilled(thread))
         self._plan(ev.Served(thread, worker, restored_tokens))
 
     def ended(self, thread: str, worker: WorkerKey, output_tokens: int) -> None:
@@ -126,7 +146,7 @@ class Prefetching:
             waiting_turns=prefill.load.waiting_requests,
             warmable=True,
             device_tokens=prefill.load.kv_tokens_capacity,
-            reads_remote=True,
+            reads_remote=not self._engines.own_node,
             margin_ms=margin,
         )
 
@@ -136,6 +156,8 @@ class Prefetching:
         now_ms = self._agenda.now_ms
         for move in self._planner.plan(event, self, now_ms):
             self._do(move)
+        for worker in self._planner.take_released(now_ms):
+            self._agenda.at(now_ms, self._released, worker)
         due_ms = self._planner.next_ms
         if due_ms is not None and (self._tick_ms is None or due_ms < self._tick_ms):
             self._tick_ms = max(due_ms, now_ms)
@@ -147,11 +169,13 @@ class Prefetching:
             self._plan(ev.Tick())
 
     def _do(self, move: Move) -> None:
-        """Leases and withdrawals change nothing here: L3 keeps what was lately looked up, and a copy under way arrives."""
+        """Leases change nothing here: L3 keeps what was lately looked up; a copy that is taken back arrives all the same."""
         if isinstance(move, Stage):
             self._stage(move)
         elif isinstance(move, Warm):
             self._warm(move)
+        elif isinstance(move, CancelMove) and move.move in self._warms:
+            self._engines.unwarm(*self._warms.pop(move.move))
 
     def _stage(self, move: Stage) -> None:
         known = self._subjects.get(move.subject)
@@ -169,10 +193,15 @@ class Prefetching:
         if not pages:
             self._later(self._agenda.now_ms, ev.MoveFailed(move.move, FailReason.REFUSED))
             return
-        self._engines.warm(move.worker, pages, self._warmed(move))
+        rid = self._engines.warm(move.worker, pages, self._warmed(move))
+        self._warms[move.move] = (move.worker, rid)
 
     def _warmed(self, move: Warm) -> Callable[[], None]:
-        return lambda: self._later(self._agenda.now_ms, ev.MoveEnded(move.move, move.size_bytes))
+        def ended() -> None:
+            self._warms.pop(move.move, None)
+            self._later(self._agenda.now_ms, ev.MoveEnded(move.move, move.size_bytes))
+
+        return ended
 
     def _later(self, when_ms: float, event: Event) -> None:
         """Never within `plan` itself."""

@@ -27,12 +27,13 @@ class Settings(msgspec.Struct, frozen=True):
     gap_factor: float = 1.0  # of the workload's own tool times and pauses
     predict_on_route: bool = True  # False: the gateway knows of its own turns what engines report of them
     hold_ms: float = 0.0  # `router.fleet.hold`; 0 = off
+    own_node: float = 0.0  # above 0: engines read their own node's share of L3 alone, as beside node agents
     prefetch: frozenset[Trigger] = frozenset()  # what makes the planner move KV ahead of turns; wants a shared pool
     churn: tuple[Change, ...] = ()
     hindsight_share: float = 0.0  # of turns after the warm-up for which every other choice is tried
 
 
-ASSUMED = ("event_lag_ms", "load_poll_ms", "load_lag_ms", "prior_error", "resume_gap_s", "gap_factor", "hold_ms")
+ASSUMED = ("event_lag_ms", "load_poll_ms", "load_lag_ms", "prior_error", "resume_gap_s", "gap_factor", "hold_ms", "own_node")
 """What `--assume` may change."""
 
 

@@ -1,8 +1,10 @@
 """The simulated L3 and L4: every node's share of host DRAM, and its SSD, as one pool that holds each page once. No engine, no
 gateway.
 
-A page lies on the node whose engine first offered it. Each node evicts its own, least recently used and deepest first. A read
-takes its way's bandwidth in turn: within a node by copying threads, between nodes by both their network cards.
+A page lies on the node whose engine first offered it, and every engine reads every node; or, as with node agents, engines read
+their own node alone (`own_node`), and a page lies where an engine offered it last or where it was staged. Each node evicts its
+own, least recently used and deepest first. A read takes its way's bandwidth in turn: within a node by copying threads, between
+nodes by both their network cards.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ class SharedPool:
         page_bytes: float,
         told: Told,
         ssd: Ssd | None = None,
+        *,
+        own_node: bool = False,
     ) -> None:
+        self._own_node = own_node
         self._held: dict[str, OrderedDict[int, None]] = {node: OrderedDict() for node in nodes}
         self._holder: dict[int, str] = {}
         self._capacity = capacity_pages
@@ -60,11 +65,12 @@ class SharedPool:
         """A node brings its share, empty."""
         self._held[node] = OrderedDict()
 
-    def extent(self, hashes: Sequence[int]) -> int:
-        """How many leading ones it holds, in DRAM or on SSD."""
+    def extent(self, hashes: Sequence[int], reader: str = "") -> int:
+        """How many leading ones this node's engine finds, in DRAM or on SSD."""
         holder, disk_of = self._holder, self._disk_of
         for count, page in enumerate(hashes):
-            if page not in holder and page not in disk_of:
+            node = holder.get(page) or disk_of.get(page)
+            if node is None or (self._own_node and node != reader):
                 return count
         return len(hashes)
 
@@ -95,6 +101,8 @@ class SharedPool:
         held, holder = self._held[node], self._holder
         stored = []
         self._forget_on_disk([page for page in hashes if page in self._disk_of])
+        if self._own_node:
+            self._forget_elsewhere(node, hashes)
         for page in reversed(hashes):  # the deepest is the oldest of them
             source = holder.get(page)
             if source is None:
@@ -106,6 +114,16 @@ class SharedPool:
         if stored:
             self._told(node, BlocksStored(tuple(reversed(stored)), None, Tier.L3, self._page_tokens))
             self._evict(node, now_ms)
+
+    def _forget_elsewhere(self, node: str, pages: Sequence[int]) -> None:
+        gone: dict[str, list[int]] = {}
+        for page in pages:
+            source = self._holder.get(page)
+            if source is not None and source != node:
+                del self._held[source][page], self._holder[page]
+                gone.setdefault(source, []).append(page)
+        for source, removed in gone.items():
+            self._told(source, BlocksRemoved(tuple(removed), Tier.L3))
 
     def touch(self, hashes: Sequence[int]) -> None:
         """A gateway's look-up counts as a use of every page of the prompt, whichever tier then serves it."""
@@ -212,7 +230,7 @@ class NodePool:
         self._remote = remote
 
     def read(self, hashes: Sequence[int], namespace: Namespace, least: int, now_ms: float, done: Done) -> Reading:
-        found = self._pool.extent(hashes)
+        found = self._pool.extent(hashes, self._node)
         if found < least:
             return Reading(0, now_ms)
         return Reading(found, self._pool.read(self._node, hashes[:found], self._local, self._remote, now_ms))

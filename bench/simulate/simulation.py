@@ -97,7 +97,7 @@ class Simulation:
         self._hindsight = Hindsight(settings.hindsight_share, seed)
         self._rng = random.Random(f"{seed} policy")
         l2 = any(each.host_kv_tokens for each in params.values())
-        l3 = _shared_pool(cluster, workload.page_tokens)
+        l3 = _shared_pool(cluster, workload.page_tokens, own_node=settings.own_node > 0)
         most = len(roles) + len(settings.churn)
         self._view = View(
             roles,
@@ -105,6 +105,7 @@ class Simulation:
             page_tokens=workload.page_tokens,
             l2=l2,
             l3=l3 is not None,
+            own_node=settings.own_node > 0 and not settings.prefetch,
             max_workers=most,
             predict=settings.predict_on_route,
         )
@@ -117,7 +118,7 @@ class Simulation:
             if settings.churn or cluster.ssd_pages:
                 raise ValueError("prefetch is simulated neither with workers that are lost nor with SSDs")
             triggered = PrefetchParams(triggers=settings.prefetch)
-            self._prefetching = Prefetching(self._agenda, self._view, self._engines, policy, triggered)
+            self._prefetching = Prefetching(self._agenda, self._view, self._engines, policy, triggered, self._hold.freed)
         until_ms = settings.horizon_s * 1000
         self._clients = Clients(self._agenda, self._send, until_ms=until_ms, rota=settings.rota, gap_factor=settings.gap_factor)
         prefills = [key for key, role in roles.items() if role is not Role.DECODE]
@@ -243,7 +244,7 @@ class Simulation:
             pages, call.prompt_tokens, routed, now_ms, new_thread=came.new, served=served, allowed=came.allowed
         )
         chosen = self._policy.decide(turn, fleet, now_ms, self._rng).chosen
-        if self._hold.must_wait(chosen.prefill, self._view.ahead(chosen.prefill, now_ms), standing):
+        if self._waits(ask.thread_id, fleet, chosen, standing):
             return chosen.prefill
         self._turns += 1
         rid = str(self._turns)
@@ -259,6 +260,17 @@ class Simulation:
             self._prefetching.sent(ask.thread_id, Subject(pages, call.prompt_tokens, output, chosen.prefill, chosen.decode))
         self._dispatch(rid, ask, pages, chosen.prefill, chosen.decode)
         return None
+
+    def _waits(self, thread: str, fleet: Fleet, chosen: Scored, standing: Standing) -> bool:
+        """For room at the worker, or for pages that its engine does not reach."""
+        worker = chosen.prefill
+        waits = self._hold.must_wait(worker, self._view.ahead(worker, self._agenda.now_ms), standing)
+        if self._prefetching is None:
+            return waits
+        away = self._engines.own_node and set(_read_from(fleet, chosen)) - {worker.worker_id}
+        if standing is Standing.COMES and (waits or away):
+            self._prefetching.held(thread, worker)
+        return waits or self._prefetching.fetches(thread, worker)
 
     def _dispatch(self, rid: str, ask: Ask, pages: list[int], prefill: WorkerKey, decode: WorkerKey) -> None:
         call = ask.call
@@ -333,12 +345,13 @@ class Simulation:
         )
 
 
-def _shared_pool(cluster: Cluster, page_tokens: int) -> L3 | None:
+def _shared_pool(cluster: Cluster, page_tokens: int, *, own_node: bool) -> L3 | None:
     if not cluster.pool_pages:
         return None
     truth = cluster.truth
     ssd = Ssd(cluster.ssd_pages, truth.ssd) if cluster.ssd_pages else None
-    return L3(cluster.pool_pages, truth.kv_bytes_per_token * page_tokens, cluster.pool_local, truth.pool_remote, ssd)
+    page_bytes = truth.kv_bytes_per_token * page_tokens
+    return L3(cluster.pool_pages, page_bytes, cluster.pool_local, truth.pool_remote, ssd, own_node)
 
 
 def _read_from(fleet: Fleet, chosen: Scored) -> tuple[str, ...]:

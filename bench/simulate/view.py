@@ -57,7 +57,8 @@ class Worker:
 
 
 class View:
-    """`l2`: the workers have a host tier. `l3`: their nodes share a pool. All times are passed in."""
+    """`l2`: the workers have a host tier. `l3`: their nodes share a pool; `own_node`: of which only what lies on a worker's own
+    node counts. All times are passed in."""
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class View:
         page_tokens: int,
         l2: bool,
         l3: bool = False,
+        own_node: bool = False,
         max_workers: int = 0,
         predict: bool = True,
     ) -> None:
@@ -82,6 +84,7 @@ class View:
             self._restore[Tier.L3] = belief.pool_remote
             self._restore[Tier.L4] = belief.ssd
         self._l3 = l3
+        self._own_node = own_node
         self._holder: dict[int, str] = {}  # page -> node of the shared pool
         self._disk_of: dict[int, str] = {}  # page -> node whose SSD holds it
         self._flows: dict[str, int] = {}  # node -> turns under way that read from it
@@ -156,7 +159,7 @@ class View:
         """
         matches = {} if new_thread else self._blocks.match(pages, now_ms)
         lineage = routed if new_thread else {}
-        pooled = PooledRuns(pages, self._holder, self.page_tokens, self._disk_of) if self._l3 and not new_thread else None
+        pooled = self._pooled(pages) if self._l3 and not new_thread else None
         prefills: list[Prefill] = []
         decodes: list[Decode] = []
         for key, worker in self.workers.items():
@@ -174,7 +177,7 @@ class View:
                 sent, tokens = routed.get(key, 0), worker.prefill_tokens if self._predict else 0
                 sources: dict[str, Link] = {}
                 if pooled is not None:
-                    held = pooled.behind(held, prompt_tokens)
+                    held = pooled.behind(held, prompt_tokens, key.worker_id)
                     sources = {run.source: self._source_link(run, key.worker_id) for run in held.runs if run.source}
                 if served is not None and served[0] == key:
                     held = msgspec.structs.replace(held, idle_ms=now_ms - served[1])
@@ -186,6 +189,9 @@ class View:
         kv_bytes = self._belief.kv_bytes_per_token
         queue, admit = self._pool_rates.queue_factor.value, self._pool_rates.admit_factor.value
         return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, queue, admit, self._pool_rates.reuse_share)
+
+    def _pooled(self, pages: Sequence[int]) -> PooledRuns:
+        return PooledRuns(pages, self._holder, self.page_tokens, self._disk_of, own_node=self._own_node)
 
     def _source_link(self, run: Run, target: str) -> Link:
         """An SSD's pages pass through it and then the way from its node; the slower counts."""

@@ -163,6 +163,7 @@ class Board:
         if self._by_subject.get(job.subject) == job.id:
             del self._by_subject[job.subject]
         self.tallies[job.trigger].ended(job, useful_bytes)
+        self.tallies[Trigger.DECISION].recalled(job)
         self.remember(job)
 
     def remember(self, job: Job) -> None:

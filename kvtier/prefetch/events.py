@@ -65,8 +65,22 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     client: str = ""
 
 
+class Held(msgspec.Struct, frozen=True, gc=False):
+    """A turn of `thread` has come, and waits in the gateway for room at `worker`; `Sent` follows, there or elsewhere."""
+
+    thread: str
+    worker: WorkerKey
+    client: str = ""
+
+
+class Prefilled(msgspec.Struct, frozen=True, gc=False):
+    """The prefill of the thread's turn is over, or was given up: it stands in its worker's queue no more."""
+
+    thread: str
+
+
 class Served(msgspec.Struct, frozen=True, gc=False):
-    """The turn's prefill is over: what it could restore it has restored. `restored_tokens` None = not told."""
+    """The turn's prefill has succeeded: what it could restore it has restored. `restored_tokens` None = not told."""
 
     thread: str
     worker: WorkerKey
@@ -158,6 +172,6 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
 
 
 Event = (
-    Ended | ToolClosed | Sent | Served | Asked | Resumed | Drained | ScaledOut | Gone | CancelJob | Progressed | MoveEnded
-    | MoveFailed | NodeLost | EngineRestarted | DemandWaits | Tick
+    Ended | ToolClosed | Held | Sent | Prefilled | Served | Asked | Resumed | Drained | ScaledOut | Gone | CancelJob
+    | Progressed | MoveEnded | MoveFailed | NodeLost | EngineRestarted | DemandWaits | Tick
 )  # fmt: skip

@@ -65,9 +65,13 @@ class Job(msgspec.Struct):
     pool: str = ""
     warm_at_ms: float | None = None  # not before this; None = not at all
     warm_move: int | None = None
+    recalled_from: int = 0  # what the engine had when it was asked to read L3 again
+    recalled_tokens: int = 0  # that it was to read behind these; 0 = it was not asked
+    recall_useful_tokens: int = 0
     saved_ms: float = 0.0  # of the turn that uses it, as predicted
     cost_ms: float = 0.0
     holds: bool = False  # a `Hold` is out
+    wait_until_ms: float = 0.0  # its turn may wait in the gateway so long: later, to compute is quicker
     sent: bool = False  # the turn that will use it is on its way to the worker
     state: JobState = JobState.QUEUED
     reason: FailReason | None = None
@@ -75,6 +79,11 @@ class Job(msgspec.Struct):
     @property
     def ended(self) -> bool:
         return self.state in _ENDS
+
+    @property
+    def fetching(self) -> bool:
+        """Something of it is still to come."""
+        return self.state in (JobState.QUEUED, JobState.FETCHING)
 
     @property
     def order(self) -> tuple[int, float, int]:

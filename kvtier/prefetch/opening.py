@@ -12,7 +12,7 @@ from kvtier.prefetch.events import Asked, FailReason, Trigger
 from kvtier.prefetch.job import Job, JobState
 from kvtier.prefetch.layout import Layout
 from kvtier.prefetch.params import Mode
-from kvtier.prefetch.view import View
+from kvtier.prefetch.view import Target, View
 
 _NOTHING = Worth(0.0, 0.0, 0.0)
 
@@ -87,6 +87,18 @@ class Opening:
         job.cost_ms = weigh_stage(layout, Odds(1.0, 0.0), view).cost_ms + weigh_warm(layout, 1.0, rate).cost_ms
         job.warm_at_ms = now_ms if layout.warm_tokens else None
         self._board.open(job, layout.copies, layout.ready_tokens, now_ms)
+        return job
+
+    def sent(self, subject: str, target: Target, ready_tokens: int, now_ms: float) -> Job | None:
+        """For a turn that is on its way to the target, whose leading tokens lie where its engine reads them: READY at once."""
+        board, params = self._board, self._board.params
+        if len(board.active) >= params.max_jobs:
+            return None
+        until_ms = now_ms + target.queue_ms + params.hold_ms
+        job = Job(self.new_job(), subject, Trigger.DECISION, target.worker, target.node, now_ms + target.queue_ms, until_ms)
+        job.page_tokens, job.bytes_per_token = target.page_tokens, target.kv_bytes_per_token
+        job.pool, job.staged_from, job.sent = target.pool, ready_tokens, True
+        board.open(job, (), ready_tokens, now_ms)
         return job
 
     def refuse(self, event: Asked, reason: FailReason) -> None:

@@ -19,9 +19,11 @@ from kvtier.prefetch.events import Event, FailReason, Trigger
 from kvtier.prefetch.hot_threads import HotThreads
 from kvtier.prefetch.job import Job, JobState
 from kvtier.prefetch.layout import Layout, lay_out
+from kvtier.prefetch.lines import Lines
 from kvtier.prefetch.moves import Move
 from kvtier.prefetch.opening import Opening, Plan, WarmChance
 from kvtier.prefetch.params import Mode, PrefetchParams
+from kvtier.prefetch.recall import Recall
 from kvtier.prefetch.reentry import ReentryModel
 from kvtier.prefetch.survival import Survival
 from kvtier.prefetch.tally import Tally
@@ -49,6 +51,9 @@ class Planner:
         self._warming = Warming(self._board)
         self._warm_trust: defaultdict[str, WarmTrust] = defaultdict(WarmTrust)  # by pool
         self._watches = Watches(self._params.max_threads)
+        self._lines = Lines(self._params.max_threads)
+        self._recall = Recall(self._board, self._opening, self._lines)
+        self._awaiting: dict[str, WorkerKey] = {}  # threads whose turns wait in the gateway until their pages have come
         self._hot = HotThreads(self._board, self._opening, self.model, self.destinations)
         self._timers: Timers[str | int] = Timers()
 
@@ -76,6 +81,20 @@ class Planner:
     def board(self) -> Board:
         """For those who look, not for those who act."""
         return self._board
+
+    def fetches(self, thread: str, worker: WorkerKey, now_ms: float) -> bool:
+        """Whether the turn of this thread, which is held, should go on waiting: its pages are on their way to this worker's
+        node. When they have come, `take_released` says so; that the time is up says nobody."""
+        job = self._board.of_subject(thread)
+        waits = job is not None and job.worker == worker and job.fetching and now_ms < job.wait_until_ms
+        if waits:
+            self._awaiting[thread] = worker
+        return waits
+
+    def take_released(self, now_ms: float) -> list[WorkerKey]:
+        """Where turns that waited for their pages may go now."""
+        free = [thread for thread, worker in self._awaiting.items() if not self.fetches(thread, worker, now_ms)]
+        return [self._awaiting.pop(thread) for thread in free]
 
     def job(self, job_id: int) -> Job | None:
         return self._board.job(job_id)
@@ -109,8 +128,13 @@ class Planner:
         match event:
             case ev.Tick():
                 pass
+            case ev.Held():
+                self._comes(event, view, now_ms)
             case ev.Sent():
-                self._sent(event, view, now_ms)
+                self._comes(event, view, now_ms)
+                self._lines.join(event.thread, event.worker, now_ms)
+            case ev.Prefilled():
+                self._prefilled(event, view, now_ms)
             case ev.Served():
                 self._served(event, now_ms)
             case ev.Ended():
@@ -139,12 +163,14 @@ class Planner:
                 board.node_lost(event.node, now_ms)
             case ev.EngineRestarted():
                 board.engine_restarted(event.worker)
+                self._lines.clear(event.worker)
             case ev.DemandWaits():
                 board.yield_link(event.path, now_ms)
 
     # the life of a thread
 
     def _ended(self, event: ev.Ended, now_ms: float) -> None:
+        self._lines.leave(event.thread)
         watch = self._touch(event.thread, event.worker)
         watch.client, watch.tool, watch.idle_since_ms = event.client or watch.client, event.tool, now_ms
         watch.trigger = Trigger.TOOL_CALL if event.tool else Trigger.TURN_END
@@ -169,30 +195,34 @@ class Planner:
     def _gone(self, event: ev.Gone) -> None:
         self._cancel(self._board.of_subject(event.thread))
         self._timers.cancel(event.thread)
+        self._lines.leave(event.thread)
         watch = self._watches.drop(event.thread)
         if watch is not None and event.reason is not ev.GoneReason.COMPACTED:
             self.model.lost(watch.thread, watch.tool, watch.client)
         self.model.forget(event.thread)
 
-    def _sent(self, event: ev.Sent, view: View, now_ms: float) -> None:
+    def _comes(self, event: ev.Held | ev.Sent, view: View, now_ms: float) -> None:
+        """A turn has been placed; one that was held comes twice, the second time to stay."""
         watch = self._touch(event.thread, event.worker)
         watch.client = event.client or watch.client
-        self._arrivals.came(event.worker, now_ms)
+        if isinstance(event, ev.Sent):
+            self._arrivals.came(event.worker, now_ms)
         if watch.idle_since_ms is not None:
             self.model.returned(watch.thread, watch.tool, watch.client, now_ms - watch.idle_since_ms)
             watch.idle_since_ms = None
         self._timers.cancel(event.thread)
         self._settle(watch, event, view, now_ms)
         job = self._board.of_subject(event.thread)
+        waits = isinstance(event, ev.Held)
         if job is None:
-            self._decide(watch, view, now_ms)
+            self._decide(watch, view, now_ms, waits=waits)
         elif job.worker == event.worker or self._node_of(event, view) == job.node:
-            self._turn_comes(job, view, now_ms)
+            self._turn_comes(job, view, now_ms, waits=waits)
         else:  # the plan is revised: it went elsewhere
             self._cancel(job)
-            self._decide(watch, view, now_ms)
+            self._decide(watch, view, now_ms, waits=waits)
 
-    def _settle(self, watch: Watch, event: ev.Sent, view: View, now_ms: float) -> None:
+    def _settle(self, watch: Watch, event: ev.Held | ev.Sent, view: View, now_ms: float) -> None:
         """Learn whether the turn went where it was expected; of a thread that stayed away for long nothing was said."""
         forecast, watch.forecast = watch.forecast, None
         if forecast is None or now_ms - watch.forecast_ms > self._params.hold_ms:
@@ -200,14 +230,14 @@ class Planner:
         right = forecast.worker == event.worker or self._node_of(event, view) == forecast.node
         self.destinations.settled(forecast, right=right)
 
-    def _node_of(self, event: ev.Sent, view: View) -> str | None:
+    def _node_of(self, event: ev.Held | ev.Sent, view: View) -> str | None:
         target = view.target(event.thread, event.worker)
         return None if target is None else target.node
 
-    def _turn_comes(self, job: Job, view: View, now_ms: float) -> None:
+    def _turn_comes(self, job: Job, view: View, now_ms: float, *, waits: bool) -> None:
         """What is missing may still come while the turn queues; the rest is late. A warm request would only be in its way."""
-        tally = self._board.tallies[job.trigger]
-        tally.late_bytes += max(0, job.planned_bytes - job.moved_bytes) if job.state is not JobState.READY else 0
+        if job.fetching and not waits:
+            self._board.tallies[job.trigger].late_bytes += max(0, job.planned_bytes - job.moved_bytes)
         job.sent, job.warm_at_ms = True, None
         job.expires_ms = max(job.expires_ms, now_ms + self._params.hold_ms)  # it may queue there
         self._follow(job)
@@ -216,28 +246,47 @@ class Planner:
             return
         target = view.target(job.subject, job.worker)
         layout = None if target is None else lay_out(target, view)
-        if layout is None or layout.stage_ms / self._params.link_share > layout.target.queue_ms:
+        spare_ms = 0.0 if layout is None else _spare_ms(layout, waits=waits)
+        job.wait_until_ms = now_ms + spare_ms
+        if layout is None or layout.stage_ms / self._params.link_share > spare_ms:
             self._board.stop_fetching(job, now_ms)
 
-    def _decide(self, watch: Watch, view: View, now_ms: float) -> None:
-        """The fetch starts with the dispatch: worth it where the turn queues for longer than it takes."""
+    def _decide(self, watch: Watch, view: View, now_ms: float, *, waits: bool) -> None:
+        """The fetch starts with the dispatch: worth it where the turn queues for longer than it takes. Where it `waits` in the
+        gateway it starts ahead of that: worth it where it takes less than it saves."""
         if Trigger.DECISION not in self._params.triggers or self._params.mode is Mode.OFF:
             return
         target = view.target(watch.thread, watch.worker)
-        if target is None or target.queue_ms <= 0:
+        if target is None or (target.queue_ms <= 0 and not waits):
             return
         layout = lay_out(target, view)
-        if not layout.copies or layout.stage_ms / self._params.link_share > target.queue_ms:
+        spare_ms = _spare_ms(layout, waits=waits)
+        if not layout.copies or layout.stage_ms / self._params.link_share > spare_ms:
             return
         deadline = now_ms + target.queue_ms
         until = deadline + self._params.hold_ms
         plan = Plan(watch.thread, Trigger.DECISION, layout, Odds(1.0, 0.0), deadline, until, sent=True)
-        self._begin(plan, view, now_ms)
+        job = self._begin(plan, view, now_ms)
+        if job is not None:
+            job.wait_until_ms = now_ms + spare_ms
+
+    def _prefilled(self, event: ev.Prefilled, view: View, now_ms: float) -> None:
+        """The next in line are nearer to their turns; a request that made the engine read for this one is in the way."""
+        worker = self._lines.leave(event.thread)
+        job = self._board.of_subject(event.thread)
+        if job is not None and job.sent:
+            self._board.drop_warm(job, cancel=True)
+        if worker is not None:
+            self._follow_all(self._recall.advance(worker, view, now_ms))
 
     def _served(self, event: ev.Served, now_ms: float) -> None:
         job = self._board.of_subject(event.thread)
         if job is None or not job.sent:
             return
+        restored, least = event.restored_tokens, job.recalled_from
+        job.recall_useful_tokens = (
+            job.recalled_tokens if restored is None else max(0, min(job.recalled_tokens, restored - least))
+        )
         self._board.stop_fetching(job, now_ms)
         if not job.ended:
             self._board.end(job, JobState.CONSUMED, useful_bytes=_useful_bytes(job, event.restored_tokens))
@@ -413,6 +462,11 @@ class Planner:
         for name in forgotten:
             self._timers.cancel(name)
         return watch
+
+
+def _spare_ms(layout: Layout, *, waits: bool) -> float:
+    """How long a stage may take for a turn that has come: while it queues it costs nothing, beyond that what it saves."""
+    return layout.target.queue_ms + (layout.saved_by_stage_ms if waits else 0.0)
 
 
 def _useful_bytes(job: Job, restored_tokens: int | None) -> int:

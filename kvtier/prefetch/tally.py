@@ -19,11 +19,17 @@ class Tally(msgspec.Struct):
     late_bytes: int = 0  # planned, and not there when the turn was sent
     warmed_bytes: int = 0  # brought to L1 by warm requests
     warm_wasted_bytes: int = 0  # of these, of jobs that nobody used
+    recalled_bytes: int = 0  # that engines were asked to read from L3 again
+    recall_wasted_bytes: int = 0  # of these, that the turn did not restore
     saved_ms: float = 0.0  # of turns that used what was staged, as predicted
     added_ms: float = 0.0  # what jobs cost that nobody used, as predicted
     dry_jobs: int = 0  # that a dry run would have begun
     dry_bytes: int = 0
     jobs: Counter[JobState] = msgspec.field(default_factory=Counter)  # by their end
+
+    def recalled(self, job: Job) -> None:
+        self.recalled_bytes += int(job.recalled_tokens * job.bytes_per_token)
+        self.recall_wasted_bytes += int((job.recalled_tokens - job.recall_useful_tokens) * job.bytes_per_token)
 
     def ended(self, job: Job, useful_bytes: int) -> None:
         useful = min(useful_bytes, job.moved_bytes)

@@ -34,6 +34,9 @@ class Warming:
         return True
 
     def done(self, job: Job, moved_bytes: int) -> None:
+        if job.sent:  # its turn was before it: all that it was for is done
+            self._board.drop_warm(job, cancel=False)
+            return
         job.warmed_tokens = self._window_end(job)
         job.warmed_bytes += moved_bytes
         self._board.tallies[job.trigger].warmed_bytes += moved_bytes

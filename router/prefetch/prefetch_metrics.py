@@ -18,6 +18,8 @@ _BYTES = (
     ("late", "late_bytes"),
     ("warmed", "warmed_bytes"),
     ("warm_wasted", "warm_wasted_bytes"),
+    ("recalled", "recalled_bytes"),
+    ("recall_wasted", "recall_wasted_bytes"),
     ("dry", "dry_bytes"),
 )
 

@@ -75,6 +75,7 @@ class Prefetcher:
         self._timer_ms = float("inf")
         self._looking: asyncio.Task[None] | None = None
         self._states: dict[str, WorkerState] = {}
+        self._released: Callable[[WorkerKey], None] = _nobody_waits
 
     @property
     def on(self) -> bool:
@@ -93,10 +94,22 @@ class Prefetcher:
 
     # what turns tell
 
-    def held(self, turn: Turn, worker: WorkerKey) -> None:
-        """For the planner it has returned; where it goes in the end is told by `sent`."""
+    def listen(self, released: Callable[[WorkerKey], None]) -> None:
+        self._released = released
+
+    def comes(self, turn: Turn, worker: WorkerKey) -> None:
+        """For the planner it has returned; where it goes in the end is told by `sent`. Planned at once, as `fetches` is asked
+        next."""
         if self.on:
-            self.tell(ev.Sent(turn.sighting.thread, worker, _client(turn.request.headers)))
+            self.tell(ev.Held(turn.sighting.thread, worker, _client(turn.request.headers)))
+            self._work()
+
+    def fetches(self, turn: Turn, worker: WorkerKey) -> bool:
+        return self.on and self.planner.fetches(turn.sighting.thread, worker, self._clock())
+
+    def prefilled(self, thread: str) -> None:
+        if self.on:
+            self.tell(ev.Prefilled(thread))
 
     def sent(self, turn: Turn) -> None:
         attempt = turn.attempt
@@ -169,7 +182,10 @@ class Prefetcher:
         self._wake_in_time()
 
     def _plan(self, event: Event) -> None:
-        self.executor.execute(self.planner.plan(event, self._view, self._clock()))
+        now_ms = self._clock()
+        self.executor.execute(self.planner.plan(event, self._view, now_ms))
+        for worker in self.planner.take_released(now_ms):
+            asyncio.get_running_loop().call_soon(self._released, worker)
 
     def _wake_in_time(self) -> None:
         """One timer for everything; it may ring too early, which costs a tick."""
@@ -227,6 +243,10 @@ class Prefetcher:
                 if self._links.lost(node):
                     _log.warning("prefetch_agent_lost", node=node, fault=str(fault))
                     self.tell(ev.NodeLost(node))
+
+
+def _nobody_waits(worker: WorkerKey) -> None:
+    """Nobody has listened yet."""
 
 
 def _tool(record: TurnRecord) -> str:

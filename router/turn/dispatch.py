@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
-from costmodel.values import WorkerKey
+from costmodel.values import Residency, WorkerKey
 from router.clock import Clock
 from router.config.tree import Config
 from router.errors import ConnectFailed, EngineBusy, EngineDied, EngineError, EngineStatus, GatewayError, StaleConnection
@@ -65,6 +65,8 @@ class Dispatcher:
         self._budget = RetryBudget(config.retry)
         self.holds = {pool.name: Hold(config.admission.hold_ms, clock, _call_later) for pool in config.pools}
         self._turn_ids = itertools.count(1)
+        if watcher is not None:
+            watcher.listen(self._released)
 
     def next_turn_id(self) -> int:
         return next(self._turn_ids)
@@ -106,7 +108,7 @@ class Dispatcher:
         )
         chosen = placement.decision.chosen
         if turn.tries == 1:
-            if self._must_wait(turn, placement, standing):
+            if self._must_wait(turn, placement, located.residencies, standing):
                 return chosen.prefill
             self._budget.on_turn(now_ms)
         rid = pool.adapter.request_id(turn.request.path, f"{self._rng.getrandbits(128):032x}")
@@ -126,7 +128,7 @@ class Dispatcher:
             first_event_within_ms=self._timeouts.first_byte_s * 1000,
             clock=self._clock,
             on_result=on_result,
-            on_prefilled=partial(self._freed, self.holds[pool.name], chosen.prefill),
+            on_prefilled=partial(self._freed, sighting.thread, self.holds[pool.name], chosen.prefill),
             abort_on=lambda worker: self._aborter.abort(worker, rid),
         )
         attempt.suspects = turn.suspects
@@ -142,19 +144,32 @@ class Dispatcher:
 
     def hold(self, turn: Turn, worker: WorkerKey, offer: Offer) -> Held:
         """As `Sender` says."""
-        if self._watcher is not None:
-            self._watcher.held(turn, worker)
         return self.holds[turn.pool.name].wait(worker, turn.arrived_ms, offer)
 
-    def _must_wait(self, turn: Turn, placement: Placement, standing: Standing) -> bool:
-        chosen = placement.decision.chosen
+    def _must_wait(
+        self, turn: Turn, placement: Placement, residencies: Mapping[WorkerKey, Residency], standing: Standing
+    ) -> bool:
+        """For room at the worker, or for pages that its engine does not find by itself."""
+        worker = placement.decision.chosen.prefill
         ahead = placement.prefill.ranks[placement.prefill_rank].ahead(self._clock())
-        return self.holds[turn.pool.name].must_wait(chosen.prefill, ahead, standing)
+        waits = self.holds[turn.pool.name].must_wait(worker, ahead, standing)
+        if self._watcher is None:
+            return waits
+        if standing is Standing.COMES and (waits or _lies_away(residencies.get(worker), placement.prefill.node)):
+            self._watcher.comes(turn, worker)
+        return waits or self._watcher.fetches(turn, worker)
 
-    def _freed(self, hold: Hold, worker: WorkerKey) -> None:
+    def _freed(self, thread: str, hold: Hold, worker: WorkerKey) -> None:
         """Not at once: this is called in the middle of another turn's callback."""
+        if self._watcher is not None:
+            self._watcher.prefilled(thread)
         if hold.waiting:
             asyncio.get_running_loop().call_soon(hold.freed, worker)
+
+    def _released(self, worker: WorkerKey) -> None:
+        for hold in self.holds.values():
+            if hold.waiting:
+                hold.freed(worker)
 
     def _observer(self, turn: Turn, placement: Placement, *, strip_details: bool) -> StreamObserver:
         on_tool = None
@@ -206,6 +221,11 @@ class Dispatcher:
             return False
         self._metrics.retries[error.code or "error"] += 1
         return True
+
+
+def _lies_away(residency: Residency | None, node: str) -> bool:
+    """Whether some of the prompt lies on another node than the worker's."""
+    return residency is not None and any(run.source not in ("", node) for run in residency.runs)
 
 
 def reply_headers(turn: Turn, placement: Placement) -> list[Header]:

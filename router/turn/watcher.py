@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from costmodel.values import WorkerKey
@@ -11,11 +12,21 @@ from router.wire.head import Header
 
 
 class TurnWatcher(Protocol):
+    def listen(self, released: Callable[[WorkerKey], None]) -> None:
+        """`released` is called, in a step of the loop of its own, when a turn that waits for its pages may go to a worker."""
+
     def sent(self, turn: Turn) -> None:
         """A try was placed and sent; `turn.attempt` has it."""
 
-    def held(self, turn: Turn, worker: WorkerKey) -> None:
-        """It has come, and waits for room at this worker; `sent` follows, there or elsewhere."""
+    def comes(self, turn: Turn, worker: WorkerKey) -> None:
+        """It has come, and waits for room at this worker, or some of its pages lie on another node; `sent` follows, there or
+        elsewhere."""
+
+    def fetches(self, turn: Turn, worker: WorkerKey) -> bool:
+        """Whether it should wait until its pages have come near this worker."""
+
+    def prefilled(self, thread: str) -> None:
+        """The prefill of the thread's turn is over, or was given up: who waits behind it is nearer to its turn."""
 
     def tool_closed(self, thread: str, worker: WorkerKey, headers: list[Header], tool: str) -> None:
         """A tool call of the reply that runs for `thread` is complete. `worker` has computed its prompt; `headers` are the

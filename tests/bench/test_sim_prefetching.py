@@ -19,7 +19,8 @@ from costmodel.params import PolicyParams
 from costmodel.policies import CostPolicy
 from costmodel.values import Link, Role, Tier, WorkerKey
 from engine_adapters.emulator.model.params import EngineParams
-from engine_adapters.emulator.model.request import EngineRequest
+from engine_adapters.emulator.model.request import Cached, EngineRequest
+from kvtier.index.events import BlockEvent
 from kvtier.prefetch.events import Trigger
 from kvtier.prefetch.params import PrefetchParams
 
@@ -70,7 +71,7 @@ def test_a_staged_page_lies_where_it_was_brought() -> None:
 
 def test_the_planner_sees_the_last_prompt_as_the_worker_would_find_it() -> None:
     agenda, view, engines = stage()
-    prefetching = Prefetching(agenda, view, engines, CostPolicy(PolicyParams()), PrefetchParams())
+    prefetching = Prefetching(agenda, view, engines, CostPolicy(PolicyParams()), PrefetchParams(), lambda worker: None)
     assert prefetching.target("t", None) is None, "a thread that was never asked for"
     engines.submit(EngineRequest("first", 1024, 2, 2, PAGES), A, A)
     run(agenda)
@@ -86,6 +87,59 @@ def test_the_planner_sees_the_last_prompt_as_the_worker_would_find_it() -> None:
     chosen = prefetching.target("t", None)
     assert chosen is not None
     assert abs(chosen.margin_ms) < float("inf")
+
+
+def test_a_warm_request_that_is_taken_back_computes_nothing() -> None:
+    agenda, _, engines = stage()
+    engines.submit(EngineRequest("first", 1024, 2, 2, PAGES), A, A)
+    run(agenda)
+    done: list[Any] = []
+    rid = engines.warm(B, PAGES[:32], lambda: done.append(agenda.now_ms))
+    engines.unwarm(B, rid)
+    engines.unwarm(B, rid)
+    run(agenda)
+    assert done == []
+    match = engines.models[B].cache.match(PAGES)
+    assert (match.device_pages, match.host_pages) == (0, 32), "what was being read has come"
+    assert engines.models[B].idle
+
+
+def computed_by_a_crowd(triggers: frozenset[Trigger]) -> int:
+    """Eight turns come to one slow engine at once; L3 has what they had before, L2 has room for three of them. Tokens that were
+    computed of what L3 had."""
+    agenda = Agenda()
+    view = View({A: Role.UNIFIED}, HardwarePrior(), page_tokens=16, l2=True, l3=True)
+    cached: dict[str, int] = {}
+    planners: list[Prefetching] = []
+
+    def prefilled(rid: str, found: Cached) -> None:
+        cached[rid] = found.tokens
+        if not rid.endswith("before"):
+            planners[0].served(rid, A, found.tokens)
+
+    def published(key: WorkerKey, events: list[BlockEvent]) -> None:
+        view.heard_events(key, events, agenda.now_ms)
+
+    listener = Listener(prefilled, lambda rid, found: None, lambda rid, complete: None, published, view.heard_pool)
+    params = EngineParams(kv_tokens=3_072, host_kv_tokens=5_120, chunk_tokens=512, prefill_ms_per_token=5.0)
+    engines = EnginePool({A: params}, agenda, listener, L3(10_000, 1e6, Link(0.0, 1e6), Link(0.0, 1e6)))
+    plan = PrefetchParams(triggers=triggers, recall_turns=2)
+    planners.append(Prefetching(agenda, view, engines, CostPolicy(PolicyParams()), plan, lambda worker: None))
+    prompts = {f"t{number}": tuple(range(100 * number, 100 * number + 93)) for number in range(8)}
+    for name, pages in prompts.items():
+        engines.submit(EngineRequest(f"{name} before", 1_000, 1, 1, pages[:62]), A, A)
+        run(agenda)
+    for name, pages in prompts.items():
+        planners[0].sent(name, Subject(pages, 1_500, 1, A, A))
+        engines.submit(EngineRequest(name, 1_500, 1, 1, pages), A, A)
+    run(agenda)
+    return sum(992 - cached[name] for name in prompts)
+
+
+def test_pages_that_left_l2_are_read_again_for_turns_that_wait() -> None:
+    alone, recalled = computed_by_a_crowd(frozenset()), computed_by_a_crowd(frozenset((Trigger.DECISION,)))
+    assert alone > 2_000
+    assert recalled < alone / 2
 
 
 def test_arms_are_on_off_or_one_trigger() -> None:
@@ -114,8 +168,10 @@ def test_every_experiment_comes_in_every_arm() -> None:
 
 def test_the_table_tells_what_was_moved_for_nothing() -> None:
     tally = {"moved_bytes": 4e9, "wasted_bytes": 1e9, "warmed_bytes": 0, "warm_wasted_bytes": 0, "saved_ms": 5.0}
+    tally |= {"recalled_bytes": 5e9, "recall_wasted_bytes": 1e9}
     out = io.StringIO()
     found = {"on": {"prefetch": {"tool_call": {**tally, "jobs": {"consumed": 3}}}}, "off": {"prefetch": {}}}
     Console(file=out, width=140).print(prefetch_table(found))
     assert "25 %" in out.getvalue()
+    assert "20 %" in out.getvalue()
     assert "3 consumed" in out.getvalue()

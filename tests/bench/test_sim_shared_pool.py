@@ -42,6 +42,18 @@ def test_the_deepest_pages_go_first_and_only_where_they_lie() -> None:
     assert shared.extent((1,)) == 1, "a look-up keeps a page"
 
 
+def test_beside_agents_a_page_is_read_where_it_lies() -> None:
+    told: list[tuple[str, Any]] = []
+    shared = SharedPool(["a", "b"], 4, 16, 1000.0, lambda node, event: told.append((node, event)), own_node=True)
+    shared.write("a", (1, 2), 0.0)
+    assert (shared.extent((1, 2), "a"), shared.extent((1, 2), "b")) == (2, 0)
+    shared.write("b", (1,), 0.0)
+    assert told[1:] == [("a", BlocksRemoved((1,), Tier.L3)), ("b", BlocksStored((1,), None, Tier.L3, 16))], "offered there last"
+    assert (shared.extent((1, 2), "a"), shared.extent((1, 2), "b")) == (0, 1)
+    shared.move("a", "b", (2,), REMOTE, 0.0)
+    assert shared.extent((1, 2), "b") == 2, "staged"
+
+
 def test_reads_take_their_turn_on_each_way() -> None:
     own, _ = pool()
     own.write("a", (1, 2), 0.0)
@@ -109,6 +121,15 @@ def test_runs_of_the_pool_continue_a_workers_own() -> None:
     own = Residency((Run(0, 20, Tier.L1),), 5.0)
     assert runs.behind(own, 75).runs == (Run(0, 20, Tier.L1), Run(20, 10, Tier.L3, "a"), Run(30, 20, Tier.L3, "b"))
     assert runs.behind(Residency(), 45).runs == (Run(0, 30, Tier.L3, "a"), Run(30, 15, Tier.L3, "b"))
+
+
+def test_runs_of_other_nodes_count_where_they_can_be_staged() -> None:
+    holder, disk_of = {0: "a", 1: "b"}, {2: "a"}
+    alone = PooledRuns(range(3), holder, 10, disk_of, own_node=True)
+    assert alone.behind(Residency(), 30, "a").runs == (Run(0, 10, Tier.L3, "a"),)
+    assert alone.behind(Residency(), 30, "b") == Residency()
+    assert alone.behind(Residency((Run(0, 20, Tier.L1),)), 30, "a").runs[1:] == (Run(20, 10, Tier.L4, ssd_of("a")),)
+    assert len(PooledRuns(range(3), holder, 10, disk_of).behind(Residency(), 30, "b").runs) == 3
 
 
 def test_runs_on_an_ssd_have_a_source_of_their_own() -> None:

@@ -31,6 +31,9 @@ PARAMS = PrefetchParams(
     first_check_ms=10.0,
     max_jobs=4,
     max_threads=5,
+    recall_turns=2,
+    recall_after_ms=50.0,
+    recall_tokens=PAGE,
 )
 NODES = ("n1", "n2", "n3")
 SUBJECTS = tuple(f"t{i}" for i in range(6))
@@ -137,6 +140,14 @@ class PlannerMachine(RuleBasedStateMachine):
     @rule(subject=subjects, number=numbers)
     def sends(self, subject: str, number: str) -> None:
         self.tell(ev.Sent(subject, WorkerKey(f"w{number}"), "cli"))
+
+    @rule(subject=subjects, number=numbers)
+    def holds_back(self, subject: str, number: str) -> None:
+        self.tell(ev.Held(subject, WorkerKey(f"w{number}"), "cli"))
+
+    @rule(subject=subjects)
+    def prefills(self, subject: str) -> None:
+        self.tell(ev.Prefilled(subject))
 
     @rule(subject=subjects, number=numbers, restored=st.none() | st.integers(0, 2000))
     def serves(self, subject: str, number: str, restored: int | None) -> None:
