@@ -17,6 +17,7 @@ _PLAUSIBLE = (1e-18, 1e18)  # no rate, time or length lies outside
 _LINK_WEIGHT = 0.2
 _OUTPUT_WEIGHT = 0.3
 _LIFETIME_WEIGHT = 0.02
+_PACE_WEIGHT = 1 / 16
 
 
 class PrefillEstimator:
@@ -88,6 +89,39 @@ class DecodeEstimator:
         if not self._line.observed:
             return self._prior
         return DecodeRates(self._line.intercept, self._line.slope, self._lifetime_ms.value)
+
+
+class DecodePace:
+    """How fast one worker's replies go beside its pool's line, and how long they last.
+
+    A line of its own would be fitted to a few replies at much the same batch: its slope is chance, and where chance makes it
+    flat the worker looks as fast with every turn more that it gets. The workers of a pool run the same model: they share the
+    line, and each has a factor.
+    """
+
+    def __init__(self) -> None:
+        self._itl_ms = _Mean(0.0)
+        self._batch = _Mean(0.0)
+        self._lifetime_ms = _Mean(0.0)
+        self._replies = 0
+
+    def observe(self, running_requests: float, itl_ms: float, decoding_ms: float) -> None:
+        """One reply's mean time between tokens, at the batch it had (itself included), and how long it held its slot."""
+        if not (running_requests > 0 and _PLAUSIBLE[0] < itl_ms < _PLAUSIBLE[1]):
+            return
+        self._replies += 1
+        weight = max(1 / self._replies, _PACE_WEIGHT)
+        self._itl_ms.observe(itl_ms, weight)
+        self._batch.observe(running_requests, weight)
+        self._lifetime_ms.observe(decoding_ms, _LIFETIME_WEIGHT)
+
+    def beside(self, line: DecodeRates) -> DecodeRates:
+        """The pool's `line` at this worker's pace; the line itself until it has shown one."""
+        expected_ms = line.itl_base_ms + line.itl_ms_per_running * self._batch.value
+        if not self._replies or expected_ms <= 0:
+            return line
+        factor = self._itl_ms.value / expected_ms
+        return DecodeRates(line.itl_base_ms * factor, line.itl_ms_per_running * factor, self._lifetime_ms.value)
 
 
 class LinkEstimator:

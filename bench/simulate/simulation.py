@@ -230,14 +230,16 @@ class Simulation:
         call = ask.call
         pages = call.pages()
         routed = self._view.routed(pages)
+        shared_tokens = max(routed.values(), default=0) if came.new else 0
         turn = Turn(
             ask.thread_id,
             call.prompt_tokens,
             round(thread.output_tokens or self._outputs.output_tokens),
             first_call,
-            max(routed.values(), default=0) if came.new and thread.prefill is None else 0,
+            shared_tokens if thread.prefill is None else 0,
             thread.prefill,
             thread.decode,
+            pages[shared_tokens // self._workload.page_tokens - 1] if shared_tokens else None,
         )
         served = (thread.prefill, thread.placed_ms) if thread.prefill and thread.placed_ms is not None else None
         fleet = self._view.fleet(
@@ -300,7 +302,7 @@ class Simulation:
             self._prefetching.served(self._flights[rid].ask.thread_id, sent.chosen.prefill, cached.tokens)
 
     def _first_token(self, rid: str, cached: Cached) -> None:
-        self._flights[rid].sent.first_ms = self._agenda.now_ms
+        self._view.begun(self._flights[rid].sent, self._agenda.now_ms)
 
     def _finished(self, rid: str, complete: bool) -> None:
         flight = self._flights.pop(rid)
@@ -310,7 +312,7 @@ class Simulation:
             self._hindsight.ended(rid, Fate(sent.first_ms - flight.asked_ms, now_ms - flight.asked_ms))
         else:
             self._given_up += 1
-            self._view.abandoned(flight.sent)
+            self._view.abandoned(flight.sent, self._agenda.now_ms)
         self._clients.done(flight.ask)
 
     def _record(self, flight: _Flight) -> None:

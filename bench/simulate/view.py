@@ -37,6 +37,7 @@ class Sent(msgspec.Struct):
     chosen: Scored
     sent_ms: float
     first_ms: float = 0.0
+    first_batch_ms: float = 0.0  # of its decode worker, then
     prefilled: bool = False
     cached: Cached = Cached()
     sources: tuple[str, ...] = ()  # nodes of the shared pool that it reads from
@@ -181,11 +182,12 @@ class View:
                     sources = {run.source: self._source_link(run, key.worker_id) for run in held.runs if run.source}
                 if served is not None and served[0] == key:
                     held = msgspec.structs.replace(held, idle_ms=now_ms - served[1])
-                prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent, sources))
+                answered = worker.rates.served
+                prefills.append(Prefill(key, held, load, prefill_rates, self._restore, turns, tokens, sent, sources, answered))
             if worker.role is not Role.PREFILL:
                 link, rates = worker.transfer.link, worker.rates.decode(now_ms)
                 tokens = worker.decode_tokens if self._predict else 0
-                decodes.append(Decode(key, load, rates, link, held.device_tokens, turns, tokens))
+                decodes.append(Decode(key, load, rates, link, held.device_tokens, turns, tokens, worker.rates.served))
         kv_bytes = self._belief.kv_bytes_per_token
         queue, admit = self._pool_rates.queue_factor.value, self._pool_rates.admit_factor.value
         return Fleet(tuple(prefills), tuple(decodes), kv_bytes, self.disaggregated, queue, admit, self._pool_rates.reuse_share)
@@ -235,7 +237,7 @@ class View:
             doubted_at(sent.sent_ms, terms.ttft_ms),
         )
         prefill.ledger.book_prefill(sent.turn, work, sent.sent_ms)
-        decode.ledger.book_decode(sent.turn, sent.prompt_tokens)
+        decode.ledger.book_decode(sent.turn, sent.prompt_tokens, sent.sent_ms)
         prefill.prefill_tokens += sent.prompt_tokens
         decode.decode_tokens += sent.prompt_tokens
         self._routed.assume(sent.chosen.prefill, pages[_ROUTED_STRIDE - 1 :: _ROUTED_STRIDE], Tier.L1, sent.sent_ms)
@@ -248,23 +250,30 @@ class View:
         prefill.ledger.settle_prefill(sent.turn, now_ms)
         prefill.prefill_tokens -= sent.prompt_tokens
 
+    def begun(self, sent: Sent, now_ms: float) -> None:
+        """Its first token is out."""
+        sent.first_ms = now_ms
+        sent.first_batch_ms = self._legs(sent)[1].ledger.batch_ms(now_ms)
+
     def failed(self, sent: Sent, now_ms: float) -> None:
         """One of its workers was lost: settled on both legs, and nothing learned."""
         if not sent.prefilled:
             self.prefilled(sent, now_ms)
-        self.abandoned(sent)
+        self.abandoned(sent, now_ms)
 
-    def abandoned(self, sent: Sent) -> None:
+    def abandoned(self, sent: Sent, now_ms: float) -> None:
         """The engine gave the turn up after its prefill: settled, and nothing learned."""
         _, decode = self._legs(sent)
-        decode.ledger.settle_decode(sent.turn)
+        decode.ledger.settle_decode(sent.turn, now_ms)
         decode.decode_tokens -= sent.prompt_tokens
 
     def finished(self, sent: Sent, output_tokens: int, now_ms: float) -> None:
         """Settle and learn, as `router.turn.learn` does from a stream's times and usage."""
         prefill, decode = self._legs(sent)
-        decode.ledger.settle_decode(sent.turn)
+        decode.ledger.settle_decode(sent.turn, now_ms)
         decode.decode_tokens -= sent.prompt_tokens
+        for worker in {prefill, decode}:
+            worker.rates.observe_served()
         ttft_ms, cached = sent.first_ms - sent.sent_ms, sent.cached.tokens
         prefill.rates.observe_reuse(sent.prompt_tokens, cached)
         told = lesson(sent.chosen.terms, ttft_ms, prefill.rates.prefill(now_ms), sent.prompt_tokens, cached)
@@ -275,7 +284,8 @@ class View:
         if output_tokens >= _MIN_DECODE_TOKENS:
             decoding_ms = now_ms - sent.first_ms
             itl_ms = decoding_ms / (output_tokens - 1)
-            decode.rates.observe_decode(decode.ledger.inflight + 1, itl_ms, decoding_ms, now_ms)
+            batch = (decode.ledger.batch_ms(now_ms) - sent.first_batch_ms) / decoding_ms
+            decode.rates.observe_decode(batch, itl_ms, decoding_ms, now_ms)
 
     def _legs(self, sent: Sent) -> tuple[Worker, Worker]:
         assert sent.legs is not None, "only turns that were placed end"

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from costmodel.values import Load, WorkerKey
 
+_NEW_PART = 4  # who has answered less than a fourth of what workers have in the mean is new
+
 
 class Candidate(Protocol):
     """What the guards read of a `Prefill` or a `Decode`."""
@@ -36,14 +38,16 @@ def saturated(costs: list[float], candidates: Sequence[Candidate], waiting_limit
 
 def ramping(costs: list[float], candidates: Sequence[Candidate], ramp_turns: int) -> list[float]:
     """A newcomer's caches are empty, its first forwards slow and its rates a guess: it starts with one turn at once and may
-    have one more with every turn that it has answered, up to `ramp_turns`. Where all are new nobody knows better."""
-    full = [
-        (served := each.served_turns) is not None and served < ramp_turns and each.inflight_turns > served
-        for each in candidates
-    ]
-    if not any(full) or all((served := each.served_turns) is not None and served < ramp_turns for each in candidates):
+    have one more with every turn that it has answered, up to `ramp_turns`. New is who has answered little beside the others:
+    where all began together nobody knows better, and the first to answer so many must not get everybody's turns."""
+    counted = [served for each in candidates if (served := each.served_turns) is not None]
+    if not counted:
         return costs
-    return _pass_over(costs, full)
+    new_below = min(ramp_turns, sum(counted) // (_NEW_PART * len(counted)))
+    full = [
+        (served := each.served_turns) is not None and served < new_below and each.inflight_turns > served for each in candidates
+    ]
+    return _pass_over(costs, full) if any(full) else costs
 
 
 def late(costs: list[float], ttfts_ms: list[float], deadline_ms: float) -> list[float]:

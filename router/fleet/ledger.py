@@ -50,6 +50,8 @@ class Ledger:
     """Bookings of one rank. `turn_id`s are unique among the open bookings."""
 
     __slots__ = (
+        "_batch_ms",
+        "_batch_until_ms",
         "_computing",
         "_decoding",
         "_decoding_tokens",
@@ -70,6 +72,7 @@ class Ledger:
         self._computing: dict[int, Work] = {}  # by turn, in order of booking
         self._decoding: dict[int, int] = {}  # turn -> context tokens
         self._decoding_tokens = 0
+        self._batch_ms = self._batch_until_ms = 0.0
         self._queued_ms = 0.0
         self._uncached_tokens = 0.0
         self._progress_from_ms = 0.0
@@ -147,12 +150,20 @@ class Ledger:
         else:
             self._uncached_tokens = self._queued_ms = 0.0
 
-    def book_decode(self, turn_id: int, context_tokens: int) -> None:
+    def book_decode(self, turn_id: int, context_tokens: int, now_ms: float) -> None:
+        self._batch_ms, self._batch_until_ms = self.batch_ms(now_ms), now_ms
         self._decoding_tokens += context_tokens - self._decoding.get(turn_id, 0)
         self._decoding[turn_id] = context_tokens
 
-    def settle_decode(self, turn_id: int) -> None:
+    def settle_decode(self, turn_id: int, now_ms: float) -> None:
+        """Settling twice is harmless."""
+        self._batch_ms, self._batch_until_ms = self.batch_ms(now_ms), now_ms
         self._decoding_tokens -= self._decoding.pop(turn_id, 0)
+
+    def batch_ms(self, now_ms: float) -> float:
+        """Turns booked for decode times how long they have been. What it grows by between two moments, over the time between,
+        is the mean batch that a reply had: at its end alone many others have just begun, or few are left."""
+        return self._batch_ms + len(self._decoding) * max(0.0, now_ms - self._batch_until_ms)
 
     def evicted_before(self, served_ms: float) -> None:
         self.evicted_before_ms = max(self.evicted_before_ms, served_ms)

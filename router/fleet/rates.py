@@ -2,6 +2,7 @@
 
 By its own rates alone a worker whose first turns happened to be slow would get no more, and nothing would ever correct them.
 The workers of a pool run the same model on the same kind of machine: what one shows is the best guess for a silent other.
+Of decode that goes further: the line is the pool's, and a worker's own is a factor (`costmodel.calibrate.DecodePace`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from costmodel.accuracy import Accuracy
-from costmodel.calibrate import DecodeEstimator, PrefillEstimator
+from costmodel.calibrate import DecodeEstimator, DecodePace, PrefillEstimator
 from costmodel.calibration import Calibration
 from costmodel.factor import MedianFactor
 from costmodel.lesson import Lesson
@@ -42,6 +43,8 @@ class Rates:
         self._decode = DecodeEstimator(decode)
         self._prefill_rates = prefill
         self._decode_rates = decode
+        self._pace = DecodePace()
+        self._paced: tuple[DecodeRates, DecodeRates] | None = None  # the pool's line, and this worker's beside it
         self.reuse_share = 1.0
         self.served = 0  # turns since the worker was last discovered
         self.queue_factor = MedianFactor()
@@ -65,7 +68,12 @@ class Rates:
         if pool is None or not pool._decodes:
             return self._decode_rates
         known = self._decodes >= _OWN_AFTER and now_ms - self._decode_seen_ms < _SILENT_MS
-        return self._decode_rates if known else pool._decode_rates
+        return self._own_decode(pool._decode_rates) if known else pool._decode_rates
+
+    def _own_decode(self, line: DecodeRates) -> DecodeRates:
+        if self._paced is None or self._paced[0] is not line:
+            self._paced = line, self._pace.beside(line)
+        return self._paced[1]
 
     def observe_prefill(self, uncached_tokens: int, prefill_ms: float, cached_tokens: int, now_ms: float) -> None:
         self._prefill.observe(uncached_tokens, prefill_ms, cached_tokens)
@@ -101,20 +109,23 @@ class Rates:
         weight = min(1.0, prompt_tokens / _REUSE_TOKENS)
         owner.reuse_share += weight * (min(1.0, cached_tokens / prompt_tokens) - owner.reuse_share)
 
-    def observe_decode(self, running_requests: int, itl_ms: float, decoding_ms: float, now_ms: float) -> None:
-        """A reply's mean time between tokens, and the whole time that it held its slot."""
-        self._decode.observe(running_requests, itl_ms)
-        self._decode.observe_lifetime(decoding_ms)
-        self._decode_rates = self._decode.rates
+    def observe_decode(self, batch: float, itl_ms: float, decoding_ms: float, now_ms: float) -> None:
+        """A reply's mean time between tokens at the mean batch that it had, itself included, and how long it held its slot."""
         self._decodes += 1
         self._decode_seen_ms = now_ms
         if self._pool is not None:
-            self._pool.observe_decode(running_requests, itl_ms, decoding_ms, now_ms)
+            self._pace.observe(batch, itl_ms, decoding_ms)
+            self._paced = None
+            self._pool.observe_decode(batch, itl_ms, decoding_ms, now_ms)
+            return
+        self._decode.observe(batch, itl_ms)
+        self._decode.observe_lifetime(decoding_ms)
+        self._decode_rates = self._decode.rates
 
     def calibration(self) -> Calibration:
-        """What was learned, for another process to start from."""
+        """What was learned, for another process to start from. Decode's line is the pool's to keep."""
         prefill = self._prefill_rates if self._prefills else None
-        decode = self._decode_rates if self._decodes else None
+        decode = self._decode_rates if self._decodes and self._pool is None else None
         queue, admit = self.queue_factor.value, self.admit_factor.value
         return Calibration(prefill, decode, None, queue, admit, self.reuse_share)
 

@@ -70,6 +70,7 @@ class Attempt:
         self.wants_prefill_reply = merge_logprobs
         self.dispatched_ms = clock()
         self.first_event_ms: float | None = None
+        self.first_batch_ms = 0.0  # of its decode worker, at the first event
         self.prefilled_ms: float | None = None  # of a pair, when the prefill leg's reply was there
         self.whole_reply: bytes | None = None
         self.prefill_reply = b""  # of a pair, once it is there
@@ -122,7 +123,7 @@ class Attempt:
         over_ms = inf if placement.disaggregated or self.observer is not None else self.dispatched_ms + terms.ttft_ms
         work = Work(uncached, terms.compute_ms, terms.transfer_ms, prompt_tokens, doubted_ms, over_ms)
         self.prefill_ledger.book_prefill(self._turn_id, work, self.dispatched_ms)
-        self.decode_ledger.book_decode(self._turn_id, prompt_tokens)
+        self.decode_ledger.book_decode(self._turn_id, prompt_tokens, self.dispatched_ms)
         placement.prefill.breaker.on_dispatch()
         if placement.disaggregated:
             placement.decode.breaker.on_dispatch()
@@ -177,6 +178,7 @@ class Attempt:
     def first_event(self, headers: list[Header]) -> None:
         self.prefilled = True
         self.first_event_ms = self._clock()
+        self.first_batch_ms = self.decode_ledger.batch_ms(self.first_event_ms)
         self._settle_prefill(self.first_event_ms)
         self._clear_suspicion(self.first_event_ms)
         self._port.start_stream(end_to_end(headers, _DROPPED_REPLY_HEADERS) + self._reply_headers)
@@ -260,7 +262,7 @@ class Attempt:
 
     def _settle(self, now_ms: float) -> None:
         self._settle_prefill(now_ms)
-        self.decode_ledger.settle_decode(self._turn_id)
+        self.decode_ledger.settle_decode(self._turn_id, now_ms)
 
     def _settle_prefill(self, now_ms: float) -> None:
         self.prefill_ledger.settle_prefill(self._turn_id, now_ms)

@@ -125,9 +125,9 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
     else:
         prefill.observe_wait(told)
     if facts.completion_tokens >= _MIN_DECODE_TOKENS:
-        running = attempt.decode_ledger.inflight + 1
         decoding_ms = now_ms - attempt.dispatched_ms - ttft_ms
-        decode.observe_decode(running, decoding_ms / (facts.completion_tokens - 1), decoding_ms, now_ms)
+        batch = (attempt.decode_ledger.batch_ms(now_ms) - attempt.first_batch_ms) / max(decoding_ms, 1e-3)
+        decode.observe_decode(batch, decoding_ms / (facts.completion_tokens - 1), decoding_ms, now_ms)
         predicted_ms = placement.decision.chosen.terms.decode_ms / max(1, turn.sighting.expected_output_tokens)
         decode.legs[LegTerm.DECODE].observe(predicted_ms * facts.completion_tokens, decoding_ms)
 

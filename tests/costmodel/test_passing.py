@@ -22,6 +22,18 @@ def test_where_all_are_new_nobody_is_passed_over() -> None:
     assert names(decide(fleet, RAMP))[0] == "b"
 
 
+def test_of_workers_that_began_together_the_first_to_be_known_does_not_get_all() -> None:
+    first = prefill("first", queued_ms=500.0, served=8, inflight=15)
+    others = [prefill(f"w{i}", served=5, inflight=14) for i in range(20)]
+    assert names(decide(unified_fleet([first, *others]), RAMP))[0] != "first"
+
+
+def test_the_first_to_answer_at_all_does_not_get_all() -> None:
+    first = prefill("first", queued_ms=500.0, served=1, inflight=15)
+    others = [prefill(f"w{i}", served=0, inflight=14) for i in range(20)]
+    assert names(decide(unified_fleet([first, *others]), RAMP))[0] != "first"
+
+
 def test_decode_workers_ramp_as_well() -> None:
     new = decode("new", served=0)
     busy = [decode("old", running=30, served=100), new]

@@ -39,12 +39,12 @@ def test_more_ranks_get_fresh_ledgers_and_the_old_ones_stay(worker: Worker) -> N
 def test_fewer_ranks_are_taken_over_and_the_rest_is_told(worker: Worker) -> None:
     worker.discovered(info(4))
     kept, gone = worker.ranks[:2], worker.ranks[3]
-    gone.book_decode(1, 100)
+    gone.book_decode(1, 100, 0)
     assert worker.discovered(info(2)) == keys(2, 3)
     assert (worker.keys, worker.ranks) == (keys(0, 1), kept)
     assert worker.ranked == tuple(zip(worker.keys, worker.ranks, strict=True))
     assert worker.inflight == 0
-    gone.settle_decode(1)  # its turn ends when it ends
+    gone.settle_decode(1, 1)  # its turn ends when it ends
     assert gone.inflight == 0
     assert worker.discovered(info(2)) == ()
 

@@ -49,14 +49,14 @@ def test_nothing_is_left_when_everything_is_settled(steps):
     for books, turn, tokens in steps:
         if books:
             ledger.book_prefill(turn + 100 * len(steps), Work(tokens, tokens / 2), 0)
-            ledger.book_decode(turn, 1)
+            ledger.book_decode(turn, 1, 0)
         else:
             ledger.settle_prefill(turn + 100 * len(steps), 1)
-            ledger.settle_decode(turn)
+            ledger.settle_decode(turn, 1)
         assert ledger.load(1, 0.5).queued_uncached_tokens >= 0
     for turn in range(6):
         ledger.settle_prefill(turn + 100 * len(steps), 2)
-        ledger.settle_decode(turn)
+        ledger.settle_decode(turn, 1)
     assert ledger.inflight == 0
     assert ledger.load(3, 0.5).queued_uncached_tokens == 0
     assert ledger.load(3, 0.5).queued_ms == 0
@@ -84,23 +84,37 @@ def test_a_report_of_more_work_counts_in_ms_too():
 
 def test_decoding_contexts_add_up():
     ledger = Ledger()
-    ledger.book_decode(1, 700)
-    ledger.book_decode(2, 300)
+    ledger.book_decode(1, 700, 0)
+    ledger.book_decode(2, 300, 0)
     assert ledger.decoding_tokens == 1000
-    ledger.settle_decode(1)
-    ledger.settle_decode(1)
+    ledger.settle_decode(1, 1)
+    ledger.settle_decode(1, 1)
     assert ledger.decoding_tokens == 300
+
+
+def test_the_mean_batch_of_a_reply_counts_who_came_and_went_meanwhile():
+    ledger = Ledger()
+    ledger.book_decode(1, 100, 0)
+    first = ledger.batch_ms(1000)
+    ledger.book_decode(2, 100, 1500)
+    ledger.book_decode(3, 100, 1500)
+    ledger.settle_decode(2, 2500)
+    ledger.settle_decode(2, 2600)
+    ledger.settle_decode(1, 3000)
+    assert (ledger.batch_ms(3000) - first) / 2000 == pytest.approx((1 * 500 + 3 * 1000 + 2 * 500) / 2000)
+    ledger.settle_decode(3, 3500)
+    assert ledger.batch_ms(9000) == ledger.batch_ms(3500)
 
 
 def test_a_report_of_decoding_ages_by_what_was_booked_and_settled_since():
     ledger = Ledger()
     for turn in range(4):
-        ledger.book_decode(turn, 1000)
+        ledger.book_decode(turn, 1000, 0)
     ledger.reported(LoadReport(0, 2, 2, kv_tokens_used=2500, kv_tokens_capacity=9000), 0)
     assert (ledger.load(0, 0.1).running_requests, ledger.load(0, 0.1).waiting_requests) == (2, 2), "four in all, not six"
-    ledger.book_decode(4, 700)
-    ledger.book_decode(5, 300)
-    ledger.settle_decode(0)
+    ledger.book_decode(4, 700, 0)
+    ledger.book_decode(5, 300, 0)
+    ledger.settle_decode(0, 1)
     load = ledger.load(900, 0.1)
     assert load.running_requests + load.waiting_requests == 5
     assert load.kv_tokens_used == 2500
@@ -109,7 +123,7 @@ def test_a_report_of_decoding_ages_by_what_was_booked_and_settled_since():
 def test_others_turns_count_beside_the_own():
     ledger = Ledger()
     ledger.reported(LoadReport(0, 7, 1, kv_tokens_used=5000), 0)
-    ledger.book_decode(1, 400)
+    ledger.book_decode(1, 400, 0)
     load = ledger.load(10, 0.1)
     assert load.running_requests + load.waiting_requests == 9
     assert load.kv_tokens_used == 5400
@@ -119,7 +133,7 @@ def test_without_reports_a_unified_workers_turns_are_counted_once():
     ledger = Ledger()
     for turn in range(3):
         ledger.book_prefill(turn, Work(100, 10.0), 0)
-        ledger.book_decode(turn, 100)
+        ledger.book_decode(turn, 100, 0)
     load = ledger.load(0, 0.1)
     assert (load.running_requests + load.waiting_requests, load.queued_turns) == (3, 3)
 

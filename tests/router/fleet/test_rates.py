@@ -1,3 +1,7 @@
+import random
+
+import pytest
+
 from costmodel.values import DecodeRates, PrefillRates
 from router.fleet.rates import Rates
 
@@ -39,3 +43,27 @@ def test_without_timed_turns_the_engines_counters_speak():
     worker.observe_report(0, 0, 0)
     worker.observe_report(100_000, 5_000_000, 0)
     assert abs(worker.prefill(0).ms_per_token - 0.05) < 1e-9
+
+
+def test_few_replies_at_one_batch_do_not_make_a_worker_look_as_fast_at_any():
+    pool, first, second = pair()
+    rng = random.Random(1)
+    for now_ms in range(400):
+        batch = rng.randrange(8, 25)
+        second.observe_decode(batch, (20 + batch) * rng.uniform(0.95, 1.05), 1000, now_ms)
+    for now_ms in range(8):
+        first.observe_decode(15, 33.0 - now_ms % 2, 1000, now_ms)
+    line, own = pool.decode(8), first.decode(8)
+    assert own.itl_ms_per_running > 0.9 * line.itl_ms_per_running
+    assert own.itl_base_ms + 15 * own.itl_ms_per_running == pytest.approx(32.5, rel=0.01)
+
+
+def test_a_slow_worker_is_as_much_slower_when_its_pool_turns_out_otherwise():
+    _, slow, fast = pair()
+    for now_ms in range(16):
+        slow.observe_decode(10, 60.0, 1000, now_ms)
+    for now_ms in range(100):
+        fast.observe_decode(10, 30.0, 1000, now_ms)
+    for rates, itl_ms in ((slow, 60.0), (fast, 30.0)):
+        decode = rates.decode(100)
+        assert decode.itl_base_ms + 10 * decode.itl_ms_per_running == pytest.approx(itl_ms, rel=0.01)
