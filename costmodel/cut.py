@@ -16,6 +16,7 @@ from costmodel.values import Link, PrefillRates, Residency, Tier
 
 _L1 = Tier.L1
 _L2 = Tier.L2
+_BEST = CutRule.BEST
 
 # SGLang 0.5.x: L2 is loaded back from 10 tokens on (`load_back_threshold`); L3 is read once 256 tokens of the prompt remain
 # behind the local match (`prefetch_threshold`).
@@ -48,7 +49,7 @@ class Site(msgspec.Struct, frozen=True, gc=False):
 def find_cut(prompt_tokens: int, site: Site, rule: CutRule) -> Cut:
     if not site.residency.runs:
         return no_cut(prompt_tokens, site.rates)
-    return best_cut(prompt_tokens, site) if rule is CutRule.BEST else engine_cut(prompt_tokens, site)
+    return best_cut(prompt_tokens, site) if rule is _BEST else engine_cut(prompt_tokens, site)
 
 
 def no_cut(prompt_tokens: int, rates: PrefillRates) -> Cut:

@@ -23,6 +23,8 @@ from costmodel.terms import (
 )
 from costmodel.values import Decode, Fleet, Load, Prefill, Scored, Terms, Tier, Turn
 
+_L1 = Tier.L1
+
 
 class PrefillScore(msgspec.Struct, frozen=True, gc=False):
     """`cost_ms` is what a choice weighs: with a displacement weight it counts more than the turn's own time."""
@@ -76,13 +78,12 @@ def displacing(load: Load, fleet: Fleet, params: CostParams) -> float:
 
 def score_decode(turn: Turn, decode: Decode, fleet: Fleet, params: CostParams) -> DecodeScore:
     """Transfer of what is missing, wait for a slot and for KV room, and the expected output."""
-    load = decode.load
-    if decode.inflight_tokens > load.kv_tokens_used:  # turns sent since the last report will need room as well
-        load = msgspec.structs.replace(load, kv_tokens_used=decode.inflight_tokens)
-    output = turn.expected_output_tokens
+    load, output = decode.load, turn.expected_output_tokens
     transfer = transfer_ms(decode, turn.prompt_tokens, fleet.kv_bytes_per_token) if fleet.disaggregated else 0.0
     decoding = decode_ms(load, decode.rates, output)
     needed = turn.prompt_tokens - decode.resident_tokens + output
+    if decode.inflight_tokens > load.kv_tokens_used:  # turns sent since the last report will need room as well
+        needed += decode.inflight_tokens - load.kv_tokens_used
     admit = admit_ms(load, decode.rates, needed, output, params.kv_pressure_fraction) * fleet.admit_factor
     return DecodeScore(transfer + decoding + admit, transfer, decoding, admit)
 
@@ -156,4 +157,4 @@ def _expected(cut: Cut, turn: Turn, prefill: Prefill, p: float) -> Cut:
 
 def _l1_tokens(prefill: Prefill) -> int:
     runs = prefill.residency.runs
-    return runs[0].tokens if runs and runs[0].tier == Tier.L1 else 0
+    return runs[0].tokens if runs and runs[0].tier is _L1 else 0

@@ -137,7 +137,9 @@ def admit_ms(load: Load, rates: DecodeRates, needed_tokens: int, output_tokens: 
         missing = excess / slots
     if fraction > 0 and load.kv_tokens_capacity > 0:
         room = fraction * load.kv_tokens_capacity
-        missing = max(missing, (load.kv_tokens_used + needed_tokens - room) / room)
+        short = (load.kv_tokens_used + needed_tokens - room) / room
+        if short > missing:
+            missing = short
     if missing <= 0:
         return 0.0
     return missing * (rates.lifetime_ms or output_tokens * itl_ms(load, rates))

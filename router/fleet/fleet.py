@@ -5,7 +5,7 @@ from __future__ import annotations
 from costmodel.values import Role
 from router.config.tree import Config, PolicyConfig, WorkerConfig
 from router.errors import BadRequest, UnknownModel
-from router.fleet.pool import Pool, make_policy
+from router.fleet.pool import Pool
 from router.fleet.worker import Worker, WorkerState
 
 
@@ -65,4 +65,4 @@ class Fleet:
         """Every pool decides its next turn with the new policy; the old object finishes what it has placed."""
         self.policy_config = config
         for pool in self.pools.values():
-            pool.policy_config, pool.policy = config, make_policy(config)
+            pool.use(config)

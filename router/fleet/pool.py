@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Set as AbstractSet
 
 from costmodel.policies import REGISTRY
@@ -34,12 +35,18 @@ class Pool:
             timeout_s=tree.admission.queue_timeout_s,
         )
         self.rates = Rates(config.hardware.prefill_prior(), config.hardware.decode_prior())
-        self.policy_config = tree.policy
-        self.policy: Policy = make_policy(tree.policy)
+        self.use(tree.policy)
         self.models: dict[str, None] = dict.fromkeys(name for name in config.models if name != "*")  # in order
         self.workers: dict[str, Worker] = {}
         for role, worker in config.workers():
             self.add(role, worker)
+
+    def use(self, config: PolicyConfig) -> None:
+        """Decide by this policy from the next turn on."""
+        params = config.as_params()
+        self.policy_config = config
+        self.policy: Policy = REGISTRY[config.name](params)
+        self.cost_params = params.cost
 
     def add(self, role: Role, config: WorkerConfig) -> Worker:
         worker = Worker(role, config, self.adapter, self.config.hardware, self._tree.breaker, self.rates)
@@ -64,7 +71,9 @@ class Pool:
     def able(self, now_ms: float, failed: AbstractSet[str] = frozenset()) -> list[Worker]:
         """Workers but `failed` that may be sent a turn. In a role of which there is none, those whose breaker is open only for
         what they answered: bad requests must not take a whole pool away from good ones."""
-        left = [worker for worker in self.workers.values() if worker.worker_id not in failed]
+        left: Collection[Worker] = self.workers.values()
+        if failed:
+            left = [worker for worker in left if worker.worker_id not in failed]
         able = [worker for worker in left if worker.takes_turns(now_ms)]
         if len(able) == len(left):
             return able
@@ -94,7 +103,3 @@ class Pool:
     def takes_unnamed(self) -> bool:
         """Whether this pool takes models that no pool names: it takes any, or nothing is known of it yet."""
         return "*" in self.config.models or not (self.models or self.config.models)
-
-
-def make_policy(config: PolicyConfig) -> Policy:
-    return REGISTRY[config.name](config.as_params())

@@ -26,6 +26,9 @@ class WorkerState(StrEnum):
     DRAINING = "draining"  # takes no new turns; its streams run out
 
 
+_READY = WorkerState.READY
+
+
 class Worker:
     """Mutable, owned by its pool. `ranks[r]` is the ledger of data-parallel rank r."""
 
@@ -83,7 +86,7 @@ class Worker:
         return gone
 
     def takes_turns(self, now_ms: float) -> bool:
-        return self.state is WorkerState.READY and self.breaker.allows(now_ms)
+        return self.state is _READY and self.breaker.allows(now_ms)
 
     @property
     def takes_turns_in_need(self) -> bool:
