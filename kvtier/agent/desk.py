@@ -26,6 +26,7 @@ from kvtier.store.slabs import PageTooLarge
 from kvtier.wire import messages as wire
 
 MAX_WAIT_MS = 60_000.0
+_NOTE_CLEARS_MS = 1000.0
 
 _REFUSED = (KeyError, ValueError, PageTooLarge, TooManySpaces, StagesFull)
 
@@ -269,10 +270,16 @@ class Desk:
     def _ask_stats(self, owner: Owner, request: wire.AskStats) -> wire.Reply:
         return wire.Stats(self._numbers())
 
-    def _clear(self, owner: Owner, request: wire.Clear) -> wire.Reply:
+    def _clear(self, owner: Owner, request: wire.Clear) -> wire.Reply | Awaitable[wire.Reply]:
         self._store.clear(owner.named(request.space).digest)
         self._pump()
-        return wire.Done()
+        return self._clear_noted() if self._store.unnoted_clears else wire.Done()
+
+    async def _clear_noted(self) -> wire.Reply:
+        until_ms = self._clock_ms() + _NOTE_CLEARS_MS
+        while self._store.unnoted_clears and (left_ms := until_ms - self._clock_ms()) > 0:
+            await self._progress.wait(left_ms / 1000)
+        return wire.Done(Status.BUSY if self._store.unnoted_clears else Status.OK)
 
     def _ask_memory(self, owner: Owner, request: wire.AskMemory) -> wire.Reply:
         if self._memory is None or self._memory.engine != request.engine:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from kvtier.agent.progress import Progress
-from kvtier.agent.ssd_io import Wanted, Written, move_pages, read_pages, write_pages
+from kvtier.agent.ssd_io import Wanted, Written, move_pages, note_clears, read_pages, write_pages
 from kvtier.agent.traffic import SSD, Traffic
 from kvtier.page.key import digest_of, space_of
 from kvtier.page.space import PageSpace
@@ -19,7 +19,7 @@ from kvtier.page.status import Status
 from kvtier.pool.dram_pool import DramPool
 from kvtier.ssd.layout import PageToWrite, padded
 from kvtier.ssd.segments import SsdSegments
-from kvtier.store.actions import Demote, Demotion, Keep, Promote, Reclaim
+from kvtier.store.actions import Clear, Demote, Demotion, Keep, Promote, Reclaim
 from kvtier.store.node_store import NodeStore
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,8 @@ class Mover:
                 self._start(self._demote(action.pages))
             elif isinstance(action, Reclaim):
                 self._start(self._reclaim(action))
+            elif isinstance(action, Clear):
+                self._start(self._clear(action))
 
     async def drain(self, deadline_s: float) -> None:
         """Let what is under way, and what follows from it, end; at most for so long."""
@@ -122,6 +124,12 @@ class Mover:
                 self._store.tiering.keep_failed(keep.key, action.segment, result.status)
         await self._in_thread(self._segments.delete, action.segment)
         self._store.tiering.reclaimed(action.segment)
+
+    async def _clear(self, action: Clear) -> None:
+        if await self._in_thread(note_clears, self._segments, action.spaces):
+            self._store.tiering.cleared()
+        else:
+            self._store.tiering.clear_failed()
 
     def _to_write(self, page: Demotion) -> PageToWrite:
         space = self._store.journals.space(space_of(page.key))

@@ -72,6 +72,16 @@ def move_pages(segments: SsdSegments, keeps: Sequence[Keep], space_of: Callable[
     return moved
 
 
+def note_clears(segments: SsdSegments, spaces: Sequence[bytes]) -> bool:
+    """Whether it was done."""
+    try:
+        segments.clear(spaces)
+    except OSError:
+        log.exception("noting in %s what was cleared failed", segments.directory)
+        return False
+    return True
+
+
 def _move(segments: SsdSegments, keeps: Sequence[Keep], size: int, space_of: Callable[[Keep], PageSpace]) -> list[Written]:
     scratch = memoryview(mmap.mmap(-1, size))
     pages, reads = [], []

@@ -2,11 +2,13 @@
 
 Group headers are read, pages are not: each is checked when it is read, as always. Only the last group of a file that was never
 sealed may have been cut off by a kill, so that its pages are checked now and the broken ones dropped. A file without a header
-of ours is left alone and reported, unless it is empty or blank: then it was being created.
+of ours is left alone and reported, unless it is empty or blank: then it was being created. Pages of spaces that were cleared
+since they were written are not taken in.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +17,16 @@ from pathlib import Path
 import msgspec
 
 from kvtier.page.checksum import page_checksum
-from kvtier.page.space import PageSpace
+from kvtier.page.space import PageSpace, space_digest
+from kvtier.ssd.clears import BrokenClears, read_clears
 from kvtier.ssd.layout import BLOCK_BYTES, Broken, Group, PageRecord, read_file_header, read_group, read_group_size
 from kvtier.ssd.segment_file import SUFFIX, SegmentFile, segment_path
+from kvtier.store.page import SsdPlace
+
+log = logging.getLogger(__name__)
 
 _THREADS = 8
+_NOWHERE = SsdPlace(0, 0)  # before everything
 
 
 class RecoveredPage(msgspec.Struct, frozen=True):
@@ -36,12 +43,14 @@ class Recovered(msgspec.Struct):
     torn_pages: int = 0  # of groups that were cut off
     rejected: list[Path] = []  # not ours: they stay, and take space
     newest: int = 0  # highest segment number seen
+    clears: dict[bytes, SsdPlace] = {}
 
 
 def recover(directory: Path) -> Recovered:
     """Raises OSError where the directory cannot be read."""
     paths = sorted(directory.glob(f"*{SUFFIX}"))
-    found = Recovered()
+    found = Recovered(clears=_clears(directory))
+    found.newest = max((place.segment for place in found.clears.values()), default=0)
     with ThreadPoolExecutor(_THREADS, "ssd-recovery") as threads:
         for path, scanned in zip(paths, threads.map(_scan, paths), strict=True):
             found.newest = max(found.newest, _number_of(path))
@@ -57,7 +66,10 @@ def recover(directory: Path) -> Recovered:
 
 def _take(found: Recovered, directory: Path, path: Path, segment: int, groups: list[Group]) -> None:
     pages = [
-        RecoveredPage(group.table.spaces[record.space], segment, record) for group in groups for record in group.table.pages
+        RecoveredPage(group.table.spaces[record.space], segment, record)
+        for group in groups
+        for record in group.table.pages
+        if not _was_cleared(found, group.table.spaces[record.space], SsdPlace(segment, record.offset))
     ]
     if path != segment_path(directory, segment):
         found.rejected.append(path)
@@ -66,6 +78,18 @@ def _take(found: Recovered, directory: Path, path: Path, segment: int, groups: l
         found.files.append(SegmentFile.reopen(path, segment, groups[-1].end))
     else:
         path.unlink()
+
+
+def _clears(directory: Path) -> dict[bytes, SsdPlace]:
+    try:
+        return read_clears(directory)
+    except BrokenClears as error:
+        log.warning("%s", error)
+        return {}
+
+
+def _was_cleared(found: Recovered, space: PageSpace, place: SsdPlace) -> bool:
+    return bool(found.clears) and place < found.clears.get(space_digest(space), _NOWHERE)
 
 
 def _scan(path: Path) -> tuple[int, list[Group], int] | None:

@@ -19,6 +19,7 @@ import msgspec
 
 from kvtier.copy.files import FilePart, FileTransfers, PartOutcome
 from kvtier.copy.native import best_transfers
+from kvtier.ssd.clears import write_clears
 from kvtier.ssd.layout import (
     BLOCK_BYTES,
     MAX_HEADER_BYTES,
@@ -62,6 +63,7 @@ class SsdSegments:
         self._files = {file.segment: file for file in self.recovered.files}
         self._next_segment = self.recovered.newest + 1
         self._open: SegmentFile | None = None
+        self._clears = self.recovered.clears
         self._writing = Lock()
         self._scratch = mmap.mmap(-1, MAX_HEADER_BYTES)  # aligned, for headers
         self._own = local()
@@ -108,6 +110,16 @@ class SsdSegments:
                 file = files[segment]
                 assert file is not None
                 file.leave()
+
+    def clear(self, spaces: Sequence[bytes]) -> None:
+        """The next life is to forget what was written of these spaces (their digests) so far. Raises OSError."""
+        with self._writing:
+            end = SsdPlace(self._open.segment, self._open.end) if self._open else SsdPlace(self._next_segment, 0)
+            oldest = min(self._files, default=end.segment)
+            clears = {space: place for space, place in self._clears.items() if place.segment >= oldest}
+            clears.update(dict.fromkeys(spaces, end))
+            write_clears(self.directory, clears)
+            self._clears = clears
 
     def delete(self, segment: int) -> None:
         """Forget a segment and its file, which disappears once nobody reads it."""

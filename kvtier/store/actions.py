@@ -56,4 +56,10 @@ class Reclaim(msgspec.Struct, frozen=True):
     keep: tuple[Keep, ...]
 
 
-Action = Demote | Promote | Reclaim
+class Clear(msgspec.Struct, frozen=True):
+    """Note on SSD that what lies there of these spaces is forgotten, and report `cleared` or `clear_failed`."""
+
+    spaces: tuple[bytes, ...]
+
+
+Action = Demote | Promote | Reclaim | Clear

@@ -7,7 +7,7 @@ is the caller's to say, through `on_evict`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from kvtier.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.page import NOWHERE, Page
@@ -22,8 +22,9 @@ class DramTier:
         self.slabs = slabs
         self._victims = VictimQueue(policy)
         self._on_evict = on_evict
-        self._at: dict[int, Page] = {}  # every page with bytes, also doomed ones
-        self._claims: set[int] = set()  # offsets of puts that are being written
+        # Every page with bytes, also doomed ones: class -> offset / class -> page. (Offsets are multiples of large powers of
+        # two, all of which fall on few places of a hash table.)
+        self._at: dict[int, dict[int, Page]] = {}
         self._evictions_of: dict[int, int] = {}  # class -> since it last looked at other classes
 
     @property
@@ -36,18 +37,21 @@ class DramTier:
         size = class_bytes(length)
         while (missing := count - len(offsets)) and self._make_room(size, missing):
             offsets += self.slabs.allocate(length, missing)
-        self._claims.update(offsets)
         return offsets
 
     def settle(self, pages: Sequence[Page], offsets: Sequence[int]) -> None:
         """The claimed bytes at their offsets are these pages', all of one length."""
-        self._claims.difference_update(offsets)
-        self._at.update(zip(offsets, pages, strict=True))
+        size = class_bytes(pages[0].length)
+        self._at.setdefault(size, {}).update(zip([offset // size for offset in offsets], pages, strict=True))
         self._victims.push([page for page in pages if not page.ticket])
+
+    def pages(self) -> Iterator[Page]:
+        """All that have bytes."""
+        for pages in self._at.values():
+            yield from pages.values()
 
     def unclaim(self, offsets: Sequence[int]) -> None:
         """Give claimed bytes back."""
-        self._claims.difference_update(offsets)
         self.slabs.free(offsets)
 
     def reconsider(self, page: Page) -> None:
@@ -81,7 +85,8 @@ class DramTier:
             assert not page.holds, "bytes that someone reads are never given back"
             if page.ticket:
                 self._victims.forget(page)
-            del self._at[page.offset]
+            size = class_bytes(page.length)
+            del self._at[size][page.offset // size]
             page.offset = NOWHERE
 
     def evict(self, pages: Sequence[Page]) -> None:
@@ -123,18 +128,21 @@ class DramTier:
                 chosen, below = slab, worth
         if chosen is None:
             return False
-        self.evict([self._at[offset] for offset in self.slabs.slots(chosen) if offset in self._at])
+        self.evict(self._pages_of(chosen))
         return True
+
+    def _pages_of(self, slab: int) -> list[Page]:
+        size = self.slabs.class_of(slab)
+        at = self._at.get(size, {})
+        return [page for offset in self.slabs.slots(slab) if (page := at.get(offset // size)) is not None]
 
     def _slab_worth(self, slab: int, below: Worth | None) -> Worth | None:
         """Of its best page; None if that is not `below`, or if any of them must stay."""
         best: Worth | None = None
-        for offset in self.slabs.slots(slab):
-            if offset in self._claims:
-                return None
-            page = self._at.get(offset)
-            if page is None:
-                continue
+        pages = self._pages_of(slab)
+        if len(pages) < self.slabs.used_slots(slab):
+            return None  # others are being written
+        for page in pages:
             if not page.evictable:
                 return None
             worth = self._victims.worth(page)

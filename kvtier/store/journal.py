@@ -167,6 +167,10 @@ class Journals:
         """A space that was met."""
         return self._spaces[digest]
 
+    def spaces(self) -> list[bytes]:
+        """Digests of all that were met."""
+        return list(self._spaces)
+
     def whole_spaces(self) -> dict[bytes, Journal]:
         """By digest of the whole space, complete."""
         self.put_down()

@@ -41,7 +41,7 @@ class NodeStore:
         self.tiering = Tiering(dram, ssd, self.catalog, self.counters, lambda: self._now_ms)
         self._leases = Leases()
         self._pins = Pins(int(dram.bytes * dram.max_pinned_share))
-        self._recent: dict[PageKey, None] = {}
+        self._recent: list[PageKey] = []
         self._now_ms = 0.0
 
     def meet(self, space: PageSpace) -> bytes:
@@ -108,9 +108,9 @@ class NodeStore:
         held.clear()
 
     def take_recent_hits(self) -> list[Page]:
-        """Pages in DRAM that were read since the last call, the latest `_MAX_RECENT` of them."""
-        recent, self._recent = self._recent, {}
-        return [page for key in recent if (page := self.catalog.get(key)) is not None and page.in_dram]
+        """Pages in DRAM that were read since the last call, the first `_MAX_RECENT` of them."""
+        recent, self._recent = self._recent, []
+        return [page for key in dict.fromkeys(recent) if (page := self.catalog.get(key)) is not None and page.in_dram]
 
     def leased_pages(self, lease_id: int, owner: int) -> list[Page] | None:
         """What a running lease covers, in the order of its keys; None for one that has ended."""
@@ -250,11 +250,22 @@ class NodeStore:
         return True
 
     def clear(self, space: bytes | None = None) -> int:
-        """Forget every page (of a space); held bytes come back as their holders let go. How many pages."""
+        """Forget every page (of a space); held bytes come back as their holders let go. How many pages.
+
+        Another life finds none of them once `unnoted_clears` is over.
+        """
+        if self.tiering.ssd is not None:
+            for each in [space] if space is not None else self.journals.spaces():
+                self.tiering.ssd.clear(each)
         pages = [page for page in self.catalog.pages() if space is None or space_of(page.key) == space]
         for page in pages:
             self.tiering.drop(page)
         return len(pages)
+
+    @property
+    def unnoted_clears(self) -> bool:
+        """Whether a crash could bring back what was cleared."""
+        return self.tiering.ssd is not None and self.tiering.ssd.clears_open
 
     def tick(self, now_ms: float) -> None:
         """Let what has run out end, and keep DRAM below its watermark. Call every 100 ms or so."""
@@ -292,7 +303,7 @@ class NodeStore:
                 before, after = page.heat, warmed(page.heat, now_ms, half_life_ms)
             page.heat = after
         self.counters.dram_hits += len(pages)
-        self._recent.update(dict.fromkeys(page.key for page in pages[: max(0, _MAX_RECENT - len(self._recent))]))
+        self._recent += [page.key for page in pages[: _MAX_RECENT - len(self._recent)]]
         lease = self._leases.grant(owner, pages, self._lease_end_ms(ttl_ms))
         return Acquired(lease.id, answer.statuses, answer.pages, answer.moved, answer.retry_after_ms)
 

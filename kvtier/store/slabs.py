@@ -75,15 +75,15 @@ class SlabAllocator:
             if not self._used[slab]:
                 self._give_slab_back(slab, size)
 
-    def slab_of(self, offset: int) -> int:
-        return offset // self.slab_bytes
-
     def slots(self, slab: int) -> Iterator[int]:
         """Offsets of every slot of a slab, in use or not."""
         size = self._class[slab]
         if size:
             start = slab * self.slab_bytes
             yield from range(start, start + self.slab_bytes // size * size, size)
+
+    def used_slots(self, slab: int) -> int:
+        return self._used[slab]
 
     def class_of(self, slab: int) -> int:
         """Slot size of a slab; 0 for a free one."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from kvtier.page.key import PageKey
-from kvtier.store.actions import Demote, Demotion, Keep, Reclaim
+from kvtier.store.actions import Clear, Demote, Demotion, Keep, Reclaim
 from kvtier.store.counters import StoreCounters
 from kvtier.store.page import Page
 from kvtier.store.settings import SsdSettings
@@ -52,6 +52,9 @@ class SsdTier:
         self._writing_bytes = 0
         self._reading: dict[int, tuple[Segment, int]] = {}  # by write
         self._full_until_ms = 0.0
+        self._to_clear: dict[bytes, None] = {}  # spaces, to be noted
+        self._clearing: tuple[bytes, ...] = ()  # being noted
+        self._clear_from_ms = 0.0
 
     @property
     def live_bytes(self) -> int:
@@ -100,6 +103,37 @@ class SsdTier:
             self._writing_bytes -= page.length
             page.demoting = False
         return page
+
+    @property
+    def clears_open(self) -> bool:
+        """Whether a clear has not been noted yet."""
+        return bool(self._to_clear or self._clearing)
+
+    def clear(self, space: bytes) -> None:
+        """Its pages were forgotten; the next life has to know."""
+        self._to_clear[space] = None
+
+    def clears(self, now_ms: float) -> list[Clear] | None:
+        """None where there is nothing to note. Else nothing may be written before it has been: what is being written now is
+        to lie before the note, what comes later behind it."""
+        if self._clearing:
+            return []
+        if not self._to_clear or now_ms < self._clear_from_ms:
+            return None
+        if self._writing or any(segment.reclaiming for segment in self.segments.values()):
+            return []
+        self._clearing, self._to_clear = tuple(self._to_clear), {}
+        return [Clear(self._clearing)]
+
+    def cleared(self) -> None:
+        """It was noted."""
+        self._clearing = ()
+
+    def clear_failed(self, now_ms: float) -> None:
+        """It could not be noted. Try again when a full device is."""
+        self._to_clear = dict.fromkeys((*self._clearing, *self._to_clear))
+        self._clearing = ()
+        self._clear_from_ms = now_ms + self.settings.full_backoff_ms
 
     def device_full(self, now_ms: float) -> None:
         """Write nothing for a while, and make do with the segments there are: the device holds less than its settings say."""

@@ -108,7 +108,17 @@ class Tiering:
     def plan(self) -> list[Action]:
         if self.ssd is None:
             return []
+        clears = self.ssd.clears(self._clock())
+        if clears is not None:
+            return [*self._promotions(self.ssd), *clears]
         return [*self._promotions(self.ssd), *self.ssd.demotions(), *self.ssd.reclaims()]
+
+    def cleared(self) -> None:
+        """A clear is noted on SSD."""
+        self._ssd.cleared()
+
+    def clear_failed(self) -> None:
+        self._ssd.clear_failed(self._clock())
 
     def demoted(self, generation: int, place: SsdPlace) -> None:
         page = self._ssd.written(generation)

@@ -16,7 +16,7 @@ from kvtier.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.page import Page
 from kvtier.store.slabs import class_bytes
 
-_Entry = tuple[Worth, int, Page]
+_Entry = tuple[Worth, int, int, Page]  # with a number of its own, and the ticket
 _SLACK = 64
 
 
@@ -24,7 +24,8 @@ class _Class(msgspec.Struct):
     """The pages of one length class: `live` of the entries count, the others' pages have gone or were pushed again."""
 
     heap: list[_Entry] = []
-    pushed: list[tuple[int, Page]] = []  # not in the heap yet
+    pushed: list[tuple[int, Sequence[Page]]] = []  # with the ticket of each; not in the heap yet
+    pushed_pages: int = 0
     live: int = 0
 
 
@@ -35,6 +36,7 @@ class VictimQueue:
         self._policy = policy
         self._classes: dict[int, _Class] = {}
         self._next_ticket = 1
+        self._next_number = 1
 
     def push(self, pages: Sequence[Page]) -> None:
         """Pages of one length that may go from now on. Also after a worth was lowered; an older entry then counts no more."""
@@ -42,13 +44,13 @@ class VictimQueue:
             return
         queue = self._classes.setdefault(class_bytes(pages[0].length), _Class())
         ticket = self._next_ticket
+        self._next_ticket += 1
         for page in pages:
             queue.live += not page.ticket
             page.ticket = ticket
-            queue.pushed.append((ticket, page))
-            ticket += 1
-        self._next_ticket = ticket
-        if len(queue.heap) + len(queue.pushed) > 2 * queue.live + _SLACK:
+        queue.pushed.append((ticket, pages))
+        queue.pushed_pages += len(pages)
+        if len(queue.heap) + queue.pushed_pages > 2 * queue.live + _SLACK:
             self._compact(queue)
 
     def forget(self, page: Page) -> None:
@@ -73,19 +75,17 @@ class VictimQueue:
         if queue is None:
             return None
         heap, worth_of = queue.heap, self._policy.worth
-        for ticket, page in queue.pushed:
-            if page.ticket == ticket:
-                heappush(heap, (worth_of(page), ticket, page))
-        queue.pushed.clear()
+        for entry in self._entries_of_pushed(queue):
+            heappush(heap, entry)
         while heap:
-            worth, ticket, page = heap[0]
+            worth, number, ticket, page = heap[0]
             if page.ticket != ticket:
                 heappop(heap)
             elif not page.evictable:
                 heappop(heap)
                 self.forget(page)
             elif (now_worth := worth_of(page)) > worth:
-                heapreplace(heap, (now_worth, ticket, page))
+                heapreplace(heap, (now_worth, number, ticket, page))
             else:
                 return page
         return None
@@ -99,6 +99,18 @@ class VictimQueue:
         return self._policy.worth(page)
 
     def _compact(self, queue: _Class) -> None:
-        queue.heap = [entry for entry in queue.heap if entry[2].ticket == entry[1]]
-        queue.pushed = [(ticket, page) for ticket, page in queue.pushed if page.ticket == ticket]
+        queue.heap = [entry for entry in queue.heap if entry[3].ticket == entry[2]]
+        queue.heap += self._entries_of_pushed(queue)
         heapify(queue.heap)
+
+    def _entries_of_pushed(self, queue: _Class) -> list[_Entry]:
+        """None are left then."""
+        entries = []
+        for ticket, pages in queue.pushed:
+            for page in pages:
+                if page.ticket == ticket:
+                    entries.append((self._policy.worth(page), self._next_number, ticket, page))
+                    self._next_number += 1
+        queue.pushed.clear()
+        queue.pushed_pages = 0
+        return entries

@@ -7,9 +7,9 @@ quarantine. (What a writer that outlives even that scribbles over is caught by t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum, auto
-from itertools import takewhile
+from itertools import chain, takewhile
 
 import msgspec
 
@@ -52,7 +52,10 @@ class Writes:
 
     def __len__(self) -> int:
         """Pages."""
-        return sum(len(write.keys) for table in (self._open, self._reads, self._quarantined) for write in table.values())
+        return sum(len(write.keys) for write in self)
+
+    def __iter__(self) -> Iterator[Write]:
+        return chain(self._open.values(), self._reads.values(), self._quarantined.values())
 
     def begin(
         self,

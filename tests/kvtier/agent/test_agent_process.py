@@ -63,6 +63,20 @@ def test_pages_survive_a_kill_on_ssd(tmp_path: Path, connect: Connect) -> None:
         until(lambda: get(client, range(80)) == [True] * 80, "the client meets the new life")
 
 
+def test_what_was_cleared_stays_forgotten_after_a_kill(tmp_path: Path, connect: Connect) -> None:
+    config = config_of(tmp_path, ssd={})
+    client = connect(config)
+    with agent_process(config, tmp_path) as agent:
+        assert put(client, range(40)) == [True] * 40
+        assert client.clear()  # while they are being written
+        assert put(client, range(100, 110)) == [True] * 10
+        until(lambda: stat(Path(config["socket"]), "unwritten_pages") == 0, "on SSD")
+        agent.kill()
+    with agent_process(config, tmp_path):
+        until(lambda: get(client, range(100, 110)) == [True] * 10, "the client meets the new life")
+        assert get(client, range(40)) == [False] * 40
+
+
 def test_the_next_life_of_an_agent_is_asked_at_once(tmp_path: Path, connect: Connect) -> None:
     """Though the client waits for long after a failure, and answers of the last life are still on their way to it."""
     config = config_of(tmp_path, ssd={})

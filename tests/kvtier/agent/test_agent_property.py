@@ -1,6 +1,6 @@
 """An agent, its clients and its SSD against a dictionary: whatever happens in whatever order, and side by side.
 
-Whoever gets a page gets bytes that somebody put under that name; what was cleared is gone for this life of the agent; bytes
+Whoever gets a page gets bytes that somebody put under that name; what was cleared is gone, also for later lives; bytes
 under a lease stay; and as long as nothing was lost on purpose, everything that was put can be had, from DRAM or SSD, also in
 another life.
 """
@@ -185,7 +185,6 @@ class AgentMachine(RuleBasedStateMachine):
         self.lost_before += self.lost_here()
         self.agent.stop()
         self.epoch += 1
-        self.gone.clear()  # segments that hold nothing else are deleted, the last one is not: what lies there is found again
         self.agent = AgentThread(self.config, self.epoch)
         self.connect()
 

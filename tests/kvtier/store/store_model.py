@@ -7,7 +7,7 @@ from hashlib import sha256
 from kvtier.page.key import PageKey, page_key
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
-from kvtier.store.actions import Action, Demote, Promote, Reclaim
+from kvtier.store.actions import Action, Clear, Demote, Promote, Reclaim
 from kvtier.store.node_store import NodeStore
 from kvtier.store.page import SsdPlace
 from kvtier.store.settings import DramSettings, SsdSettings
@@ -94,6 +94,8 @@ def perform(store: NodeStore, disk: Disk, actions: list[Action]) -> None:
                 store.tiering.kept(kept.key, action.segment, disk.append(kept.length, disk.bytes_at[kept.place]))
             disk.delete(action.segment)
             store.tiering.reclaimed(action.segment)
+        elif isinstance(action, Clear):
+            store.tiering.cleared()
 
 
 def settle_all(store: NodeStore, disk: Disk, now_ms: float) -> None:

@@ -19,9 +19,10 @@ from kvtier.page.kind import PageKind
 from kvtier.page.status import Status
 from kvtier.policies.admission import AdmissionPolicy, AdmitAll, AdmitReused
 from kvtier.policies.eviction import EvictionPolicy, LfuDecay, Lru, ReusePerByte, SemanticClasses
-from kvtier.store.actions import Action, Demotion, Keep, Promote, Reclaim
+from kvtier.store.actions import Action, Clear, Demotion, Keep, Promote, Reclaim
 from kvtier.store.journal import event_id
 from kvtier.store.node_store import NodeStore
+from kvtier.store.page import SsdPlace
 from kvtier.store.settings import DemoteWhen, DramSettings, SsdSettings
 from kvtier.store.slabs import class_bytes
 
@@ -76,7 +77,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.leases: dict[int, HeldLease] = {}
         self.pins: dict[int, HeldPin] = {}
         self.writes: dict[int, HeldWrite] = {}
-        self.todo: list[Demotion | Promote | tuple[Reclaim, Keep | None]] = []
+        self.todo: list[Demotion | Promote | Clear | tuple[Reclaim, Keep | None]] = []
+        self.failed_notes = False
+        self.noted: set[SsdPlace] = set()  # what was on SSD when a clear was noted: forgotten by the next life
         self.seen = 0
         self.known: dict[Tier, set[PageKey]] = {Tier.L3: set(), Tier.L4: set()}
 
@@ -293,6 +296,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.demote(todo, "well")
         elif isinstance(todo, Promote):
             self.promote(todo, "well")
+        elif isinstance(todo, Clear):
+            self.note(todo, "well")
         else:
             self.reclaim(*todo, "well")
 
@@ -306,6 +311,8 @@ class StoreMachine(RuleBasedStateMachine):
             self.demote(todo, outcome)
         elif isinstance(todo, Promote):
             self.promote(todo, outcome)
+        elif isinstance(todo, Clear):
+            self.note(todo, outcome)
         else:
             self.reclaim(*todo, outcome)
 
@@ -332,6 +339,17 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             self.store.tiering.promotion_failed(todo.write_id, Status.CORRUPT if outcome == "corrupt" else Status.MISS)
 
+    def note(self, todo: Clear, outcome: str) -> None:
+        assert not [each for each in self.todo if not isinstance(each, Promote)], (
+            "what is written now is neither before nor behind"
+        )
+        if outcome == "well":
+            self.noted = set(self.disk.bytes_at)
+            self.store.tiering.cleared()
+        else:
+            self.failed_notes = True
+            self.store.tiering.clear_failed()
+
     def reclaim(self, action: Reclaim, keep: Keep | None, outcome: str) -> None:
         if keep is None:
             self.disk.delete(action.segment)
@@ -345,6 +363,14 @@ class StoreMachine(RuleBasedStateMachine):
     # What must hold
 
     @invariant()
+    def the_next_life_finds_what_this_one_has(self) -> None:
+        """And no more, once a clear was noted: of one that failed, it forgets too much."""
+        ssd = self.store.tiering.ssd
+        if ssd is not None and not ssd.clears_open:
+            places = {page.place for page in self.store.catalog.pages() if page.place is not None}
+            assert self.failed_notes or not places & self.noted
+
+    @invariant()
     def nothing_overlaps(self) -> None:
         slabs = self.store.tiering.dram.slabs
         extents = sorted(self.extents())
@@ -353,9 +379,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert slabs.used_bytes == sum(size for _, size in extents) <= slabs.capacity_bytes
 
     def extents(self) -> list[tuple[int, int]]:
-        dram = self.store.tiering.dram
-        pages = [(page.offset, class_bytes(page.length)) for page in dram._at.values()]
-        return pages + [(offset, dram.slabs.class_of(dram.slabs.slab_of(offset))) for offset in dram._claims]
+        dram, writes = self.store.tiering.dram, self.store.tiering.writes
+        pages = [(page.offset, class_bytes(page.length)) for page in dram.pages()]
+        return pages + [(offset, class_bytes(write.length)) for write in writes for offset in write.offsets]
 
     @invariant()
     def leased_bytes_stay(self) -> None:
@@ -389,7 +415,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def whatever_may_go_is_found(self) -> None:
-        for page in self.store.tiering.dram._at.values():
+        for page in self.store.tiering.dram.pages():
             assert page.ticket or not page.evictable
 
     def teardown(self) -> None:
@@ -409,9 +435,8 @@ class StoreMachine(RuleBasedStateMachine):
                 break
         assert not self.todo, "the store plans for ever"
         dram = self.store.tiering.dram
-        assert not dram._claims
         assert not len(self.store.tiering.writes)
-        assert all(page.evictable for page in dram._at.values())
+        assert all(page.evictable for page in dram.pages())
         assert self.store.pinned_bytes == 0
         reserved = self.store.reserve(self.fresh_keys(16), 4096, 9, self.clock_ms)
         assert set(reserved.statuses) == {Status.OK}
@@ -425,8 +450,8 @@ def leading(flags: list[bool]) -> int:
     return next((index for index, flag in enumerate(flags) if not flag), len(flags))
 
 
-def parts(action: Action) -> list[Demotion | Promote | tuple[Reclaim, Keep | None]]:
-    if isinstance(action, Promote):
+def parts(action: Action) -> list[Demotion | Promote | Clear | tuple[Reclaim, Keep | None]]:
+    if isinstance(action, Promote | Clear):
         return [action]
     if isinstance(action, Reclaim):
         return [*((action, keep) for keep in action.keep), (action, None)]

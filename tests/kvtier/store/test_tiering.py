@@ -8,7 +8,7 @@ from kvtier.page.key import PageKey, page_key
 from kvtier.page.kind import PageKind
 from kvtier.page.status import Status
 from kvtier.policies.admission import AdmitReused
-from kvtier.store.actions import Demote, Promote, Reclaim
+from kvtier.store.actions import Clear, Demote, Promote, Reclaim
 from kvtier.store.node_store import NodeStore
 from kvtier.store.page import SsdPlace
 from kvtier.store.settings import DemoteWhen
@@ -285,6 +285,7 @@ def test_a_clear_while_bytes_are_moved_leaves_no_trace() -> None:
     actions = store.plan(1)
     assert {type(each) for each in actions} == {Demote, Promote}
     store.clear()
+    assert store.plan(2) == []  # to be noted when what is being written has been
     for action in actions:
         if isinstance(action, Demote):
             store.tiering.demoted(action.pages[0].generation, SsdPlace(9, 0))
@@ -294,3 +295,48 @@ def test_a_clear_while_bytes_are_moved_leaves_no_trace() -> None:
     assert store.tiering.dram.slabs.used_bytes == 0
     settle_all(store, disk, 2)
     assert len(store.tiering.ssd.segments) <= 1  # type: ignore[union-attr]
+
+
+def test_nothing_is_written_between_a_clear_and_its_note() -> None:
+    store, keys, disk = make()
+    put(store, keys[0], 0)
+    (writing,) = store.plan(0)
+    assert isinstance(writing, Demote)
+    store.clear(store.meet(SPACE))
+    put(store, keys[1], 1)
+    assert store.plan(1) == []
+    perform(store, disk, [writing])
+    assert store.plan(2) == [Clear((store.meet(SPACE),))]
+    assert store.plan(2) == []
+    assert store.unnoted_clears
+    store.tiering.cleared()
+    assert not store.unnoted_clears
+    (later,) = store.plan(3)
+    assert isinstance(later, Demote)
+    assert [page.key for page in later.pages] == [keys[1]]
+
+
+def test_a_clear_that_cannot_be_noted_is_tried_again_and_holds_up_nothing_meanwhile() -> None:
+    store, keys, disk = make(full_backoff_ms=1000)
+    store.clear()
+    (action,) = store.plan(0)
+    assert isinstance(action, Clear)
+    store.tiering.clear_failed()
+    put(store, keys[1], 1)
+    settle_all(store, disk, 1)
+    assert store.catalog.get(keys[1]).place is not None  # type: ignore[union-attr]
+    assert store.unnoted_clears
+    assert store.plan(1000) == [action]
+    store.clear(store.meet(SPACE))  # while the first is being noted
+    store.tiering.cleared()
+    assert store.plan(1000) == [action]
+    store.tiering.cleared()
+    assert not store.unnoted_clears
+
+
+def test_a_store_without_ssd_has_nothing_to_note() -> None:
+    store, keys = make_store()
+    put(store, keys[0], 0)
+    assert store.clear() == 1
+    assert not store.unnoted_clears
+    assert store.plan(0) == []

@@ -1,0 +1,51 @@
+"""Up to where spaces were cleared: what lies before that in the segments is forgotten also by the next life.
+
+One small file beside the segments, replaced as a whole: a crash leaves the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import xxhash
+
+from kvtier.store.page import SsdPlace
+
+FILE_NAME = "cleared"
+_MAGIC = b"LBKVCLR1"
+_CHECKSUM_BYTES = 8
+
+
+class BrokenClears(Exception):
+    """The file is not what was written: the disk has changed it."""
+
+
+def read_clears(directory: Path) -> dict[bytes, SsdPlace]:
+    """By space digest. Raises `BrokenClears` and OSError."""
+    try:
+        data = (directory / FILE_NAME).read_bytes()
+    except FileNotFoundError:
+        return {}
+    start = len(_MAGIC) + _CHECKSUM_BYTES
+    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : start] != xxhash.xxh3_64_digest(data[start:]):
+        raise BrokenClears(f"{directory / FILE_NAME} is damaged: pages that were cleared may be found again")
+    return msgspec.msgpack.decode(data[start:], type=dict[bytes, SsdPlace])
+
+
+def write_clears(directory: Path, clears: Mapping[bytes, SsdPlace]) -> None:
+    """On the device when it returns. Raises OSError; then the old ones hold."""
+    body = msgspec.msgpack.encode(clears)
+    path, fresh = directory / FILE_NAME, directory / f"{FILE_NAME}.new"
+    with fresh.open("wb") as file:
+        file.write(_MAGIC + xxhash.xxh3_64_digest(body) + body)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
