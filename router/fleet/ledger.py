@@ -6,6 +6,7 @@ is written, and prefill work is worked off at the worker's own measured rate unt
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from math import inf
 from typing import NamedTuple
 
@@ -69,7 +70,8 @@ class Ledger:
     )
 
     def __init__(self) -> None:
-        self._computing: dict[int, Work] = {}  # by turn, in order of booking
+        # By turn, in order of booking. In a plain dict the first is found past the places of all that have gone.
+        self._computing: OrderedDict[int, Work] = OrderedDict()
         self._decoding: dict[int, int] = {}  # turn -> context tokens
         self._decoding_tokens = 0
         self._batch_ms = self._batch_until_ms = 0.0
@@ -93,7 +95,8 @@ class Ledger:
 
     def ahead(self, now_ms: float) -> Ahead:
         """Without what is doubted."""
-        self._assume_over(now_ms)
+        if now_ms >= self._next_over_ms:
+            self._assume_over(now_ms)
         turns, compute_ms, tokens = 0, 0.0, 0
         for work in self._computing.values():
             if work.doubted_ms > now_ms:
@@ -111,8 +114,6 @@ class Ledger:
         return min(head.compute_ms, now_ms - self._progress_from_ms)
 
     def _assume_over(self, now_ms: float) -> None:
-        if now_ms < self._next_over_ms:
-            return
         for turn_id, work in [each for each in self._computing.items() if each[1].over_ms <= now_ms]:
             self.settle_prefill(turn_id, work.over_ms)
         self._next_over_ms = min((work.over_ms for work in self._computing.values()), default=inf)
@@ -200,11 +201,10 @@ class Ledger:
         """
         if not booked:
             return self._reported_load(now_ms)
-        self._assume_over(now_ms)
-        queued = queued_ms = 0.0
+        if now_ms >= self._next_over_ms:
+            self._assume_over(now_ms)
         turns = len(self._computing)
-        if turns:
-            queued, queued_ms = self._ahead(now_ms, ms_per_token)
+        queued, queued_ms = self._ahead(now_ms, ms_per_token) if turns else (0.0, 0.0)
         decoding, report = len(self._decoding), self._report
         if report is None:
             waits = max(0, turns - 1)
@@ -218,19 +218,26 @@ class Ledger:
                 turnover_ms=self._turnover_ms,
             )
         age_ms = now_ms - self._reported_ms
-        waiting = report.waiting_uncached_tokens or 0.0
-        if waiting and ms_per_token > 0:
-            waiting = max(0.0, waiting - age_ms / ms_per_token)
-        told = report.running_requests + report.waiting_requests
-        requests = max(decoding, told + decoding - self._reported_decoding)
-        waits = min(report.waiting_requests, requests)
-        if waiting * ms_per_token > queued_ms:
-            queued_ms, turns = waiting * ms_per_token, 0
+        if report.waiting_uncached_tokens:
+            waiting = float(report.waiting_uncached_tokens)
+            if ms_per_token > 0:
+                waiting = max(0.0, waiting - age_ms / ms_per_token)
+            if waiting * ms_per_token > queued_ms:
+                queued_ms, turns = waiting * ms_per_token, 0
+            queued = max(waiting, queued)
+        waits = report.waiting_requests
+        told = report.running_requests + waits - self._reported_decoding
+        requests = decoding + told if told > 0 else decoding
+        if waits > requests:
+            waits = requests
+        used_tokens = report.kv_tokens_used + self._decoding_tokens - self._reported_decoding_tokens
+        if used_tokens < 0:
+            used_tokens = 0
         return Load(
-            max(waiting, queued),
+            queued,
             requests - waits,
             waits,
-            max(0, report.kv_tokens_used + self._decoding_tokens - self._reported_decoding_tokens),
+            used_tokens,
             report.kv_tokens_capacity,
             report.max_running_requests,
             age_ms,
@@ -261,5 +268,7 @@ class Ledger:
         not known to have begun."""
         head = next(iter(self._computing.values()))
         done_ms = now_ms - self._progress_from_ms
-        done_tokens = min(head.uncached_tokens, done_ms / ms_per_token) if ms_per_token > 0 else 0.0
-        return max(0.0, self._uncached_tokens - done_tokens), max(0.0, self._queued_ms - min(head.compute_ms, done_ms))
+        tokens, ahead_ms = self._uncached_tokens, self._queued_ms - min(head.compute_ms, done_ms)
+        if ms_per_token > 0:
+            tokens -= min(head.uncached_tokens, done_ms / ms_per_token)
+        return tokens if tokens > 0 else 0.0, ahead_ms if ahead_ms > 0 else 0.0
