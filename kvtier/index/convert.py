@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from costmodel.values import Residency, Run, Tier
 from kvtier.index.runs import BlockRun, Match
 
+_L1 = Tier.L1
+
 
 def to_residency(match: Match, page_size: int, prompt_tokens: int) -> Residency:
     """Blocks of `page_size` tokens each."""
@@ -14,7 +16,7 @@ def to_residency(match: Match, page_size: int, prompt_tokens: int) -> Residency:
     return Residency(tuple(runs), match.age_ms)
 
 
-def lineage_residency(positions: int, cumulative_tokens: Sequence[int], page_size: int, age_ms: float) -> Residency:
+def lineage_runs(positions: int, cumulative_tokens: Sequence[int], page_size: int) -> tuple[Run, ...]:
     """Messages as blocks: the leading `positions` are held; `cumulative_tokens[i]` is the number of tokens up to and with i.
 
     Engines cache whole pages, so the end is rounded down to one. A page size of 0 or 1 means no pages.
@@ -22,7 +24,7 @@ def lineage_residency(positions: int, cumulative_tokens: Sequence[int], page_siz
     tokens = cumulative_tokens[positions - 1]
     if page_size > 1:
         tokens -= tokens % page_size
-    return Residency((Run(0, tokens, Tier.L1),) if tokens > 0 else (), age_ms)
+    return (Run(0, tokens, _L1),) if tokens > 0 else ()
 
 
 def _run(run: BlockRun, page_size: int, prompt_tokens: int) -> Run:

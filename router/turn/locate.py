@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from costmodel.values import Residency, Tier, WorkerKey
-from kvtier.index.convert import lineage_residency, to_residency
+from kvtier.index.convert import lineage_runs, to_residency
 from kvtier.index.sources import SourceLimit
 from router.fleet.pool import Pool
 from router.threads.sighting import Sighting
@@ -54,15 +54,19 @@ def locate(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
 
 def _locate_lineage(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
     held = pool.lineage.leading(sighting.digests)
-    before = sighting.prefill_before
-    if before in held and _evicted(pool, before, sighting.placed_ms):
+    before, placed_ms = sighting.prefill_before, sighting.placed_ms
+    if before in held and _evicted(pool, before, placed_ms):
         del held[before]
     residencies = {}
     for key, positions in held.items():
         worker = pool.workers.get(key.worker_id)
         page_size = worker.page_size if worker is not None else 0
-        age_ms = _age_ms(pool, sighting, key, now_ms)
-        residencies[key] = _idle(lineage_residency(positions, sighting.tokens, page_size, age_ms), sighting, key, now_ms)
+        runs = lineage_runs(positions, sighting.tokens, page_size)
+        if placed_ms is not None and (key == before or key == sighting.decode_before):  # its last turn is the evidence
+            since_ms = now_ms - placed_ms
+            residencies[key] = Residency(runs, since_ms, since_ms if key == before else 0.0)
+        else:
+            residencies[key] = Residency(runs, pool.lineage.age_ms(key, now_ms))
     return Located(residencies, held)
 
 
@@ -80,14 +84,6 @@ def _idle(held: Residency, sighting: Sighting, key: WorkerKey, now_ms: float) ->
     if sighting.placed_ms is None or key != sighting.prefill_before:
         return held
     return msgspec.structs.replace(held, idle_ms=now_ms - sighting.placed_ms)
-
-
-def _age_ms(pool: Pool, sighting: Sighting, key: WorkerKey, now_ms: float) -> float:
-    """Where the thread itself was served, its last turn is the evidence."""
-    placed_ms = sighting.placed_ms
-    if placed_ms is not None and (key == sighting.prefill_before or key == sighting.decode_before):
-        return now_ms - placed_ms
-    return pool.lineage.age_ms(key, now_ms)
 
 
 class Assumed(msgspec.Struct, frozen=True):

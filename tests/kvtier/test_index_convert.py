@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from costmodel.values import Run, Tier
-from kvtier.index.convert import lineage_residency, to_residency
+from kvtier.index.convert import lineage_runs, to_residency
 from kvtier.index.runs import BlockRun, Match
 
 
@@ -21,19 +21,17 @@ def test_runs_end_with_the_prompt() -> None:
 
 
 def test_lineage_counts_the_messages_tokens() -> None:
-    residency = lineage_residency(2, [100, 250, 260, 900], 1, age_ms=5.0)
-    assert residency.runs == (Run(0, 250, Tier.L1),)
-    assert residency.age_ms == 5.0
+    assert lineage_runs(2, [100, 250, 260, 900], 1) == (Run(0, 250, Tier.L1),)
 
 
 def test_lineage_is_rounded_down_to_pages() -> None:
-    assert lineage_residency(3, [100, 250, 255, 900], 64, 0.0).runs == (Run(0, 192, Tier.L1),)
-    assert lineage_residency(1, [60, 250], 64, 0.0).runs == ()
+    assert lineage_runs(3, [100, 250, 255, 900], 64) == (Run(0, 192, Tier.L1),)
+    assert lineage_runs(1, [60, 250], 64) == ()
 
 
 def test_an_unknown_page_size_rounds_nothing() -> None:
-    assert lineage_residency(1, [60, 250], 0, 0.0).runs == (Run(0, 60, Tier.L1),)
+    assert lineage_runs(1, [60, 250], 0) == (Run(0, 60, Tier.L1),)
 
 
 def test_a_head_of_no_tokens_is_no_run() -> None:
-    assert lineage_residency(1, [0, 50], 1, 0.0).runs == ()
+    assert lineage_runs(1, [0, 50], 1) == ()
