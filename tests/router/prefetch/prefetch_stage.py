@@ -100,9 +100,15 @@ def digests_of(ids: Sequence[int]) -> bytes:
 
 @asynccontextmanager
 async def prefetch_stage(
-    folder: Path, *, nodes: Sequence[str] = ("a", "b"), params: EngineParams | None = None, prefetch: Json | None = None
+    folder: Path,
+    *,
+    nodes: Sequence[str] = ("a", "b"),
+    params: EngineParams | None = None,
+    prefetch: Json | None = None,
+    l2_gb_per_s: float = 0.001,
 ) -> AsyncIterator[Stage]:
-    """One worker a node, `u-a` on `a`; every node has an agent, and every worker reads from the pool."""
+    """One worker a node, `u-a` on `a`; every node has an agent, and every worker reads from the pool. `l2_gb_per_s`: so little
+    that a load-back is worth sparing."""
     async with AsyncExitStack() as exits:
         configs = {node: config_of(folder, node, pool_mib=16) for node in nodes}
         agents = {node: await exits.enter_async_context(agent_here(config)) for node, config in configs.items()}
@@ -118,7 +124,7 @@ async def prefetch_stage(
             "hardware": {
                 "kv_bytes_per_token": PAGE_BYTES / PAGE,
                 "prefill_ms_per_token": 1.0,
-                "l2_link": {"gb_per_s": 0.001},  # so that a load-back is worth sparing
+                "l2_link": {"gb_per_s": l2_gb_per_s},
             },
         }
         peers = [{"node": node, "host": "127.0.0.1", "port": peer_of(agent).port} for node, agent in agents.items()]

@@ -20,6 +20,7 @@ from kvtier.hashing.sglang import event_id
 from kvtier.index.events import BlocksStored
 from kvtier.index.source_key import NodeKey
 from kvtier.prefetch.events import Trigger
+from kvtier.prefetch.job import JobState
 from router.app import build_app, build_routes
 from router.clock import system_clock
 from router.config.tree import Config
@@ -202,6 +203,29 @@ async def test_a_thread_s_pages_are_staged_where_it_will_be_sent(tmp_path: Path)
         ended = await stage.until_state(asked["id"], "consumed", "cancelled", "expired")
         assert ended["state"] in ("consumed", "cancelled")  # as the policy sent it
         await until(lambda: stage.pinned("a") == 0, "given back")
+
+
+async def test_a_turn_waits_until_its_pages_have_come_from_another_node(tmp_path: Path) -> None:
+    """Its worker is drained; what the next one lacks is staged there before the turn is sent to it."""
+    async with prefetch_stage(tmp_path, prefetch={"warm": False, "triggers": ["decision"]}, l2_gb_per_s=50.0) as stage:
+        await turn(stage, talk("disks", 600), "mine")
+        record = stage.gateway.turns.records.newest(1)[0]
+        here = record.decision.chosen.prefill.worker_id  # type: ignore[union-attr]
+        there = {"u-a": "b", "u-b": "a"}[here]
+        ids = stage.gateway.prefetch.subjects.ids(record.thread)
+        assert ids is not None
+        digests = await stage.put(here.removeprefix("u-"), ids)
+        await stage.http.post(f"/admin/workers/{here}/drain")
+        await turn(
+            stage, [*talk("disks", 600), {"role": "assistant", "content": "A."}, {"role": "user", "content": "B?"}], "mine"
+        )
+        second = stage.gateway.turns.records.newest(1)[0]
+        assert second.decision.chosen.prefill.worker_id == f"u-{there}"  # type: ignore[union-attr]
+        assert stage.leading(there, digests) == len(digests) // 32
+        tally = stage.gateway.prefetch.prefetcher.planner.tallies[Trigger.DECISION]
+        await until(lambda: tally.jobs[JobState.CONSUMED] == 1, "used")
+        assert (tally.moved_bytes, tally.late_bytes) == (len(digests) // 32 * PAGE_BYTES, 0)
+        assert stage.gateway.dispatcher.holds["default"].held == 1
 
 
 async def test_an_agent_that_dies_fails_what_was_for_it(tmp_path: Path) -> None:
