@@ -64,6 +64,10 @@ class DramTier:
         self._victims.forget(page)
         self.reconsider(page)
 
+    def tidy(self) -> None:
+        """Do what can wait. Call every 100 ms or so."""
+        self._victims.take_in()
+
     def coldest(self) -> Page | None:
         """The least worthy page of all that can go, out of the queue; pass it to `drop`, or to `reconsider` later."""
         return self._victims.pop_coldest()

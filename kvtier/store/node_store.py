@@ -278,6 +278,7 @@ class NodeStore:
             self.counters.pins_expired += 1
             self.unpin(pin_id)
         self.tiering.trim()
+        self.tiering.dram.tidy()
         self.journals.put_down()
 
     def plan(self, now_ms: float) -> list[Action]:

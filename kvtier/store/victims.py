@@ -1,14 +1,15 @@
-"""Which page goes next, for every length class: heaps of worths that are corrected as they surface.
+"""Which page goes next, for every length class: runs of pages that were queued together, in a heap by their least worthy pages.
 
-A touch raises a page's worth without telling the heap; a page that surfaces with an old worth sinks back with the new one.
-Pages that cannot go (held, pinned) fall out when they surface and are pushed again when they can. So touching costs nothing,
-and an eviction costs a few heap steps. What was pushed is put into its heap when a victim is looked for, not before.
+A touch raises a page's worth without telling the queue; pages that surface with an old worth leave their run for another. Pages
+that cannot go (held, pinned) fall out when they surface and are pushed again when they can. So touching costs nothing, and
+because pages of a prompt come, are read and go together, there are few runs, and an eviction looks at few pages but the one
+that goes. What was pushed is looked at when there is time, or a victim is looked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush, heapreplace
 
 import msgspec
 
@@ -16,16 +17,26 @@ from kvtier.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.page import Page
 from kvtier.store.slabs import class_bytes
 
-_Entry = tuple[Worth, int, int, Page]  # with a number of its own, and the ticket
 _SLACK = 64
 
 
+class _Run(msgspec.Struct):
+    """Pages and their worths when the run was made, the least worthy last. Those that bear another ticket count no more."""
+
+    ticket: int
+    pages: list[Page]
+    worths: list[Worth]
+
+
+_Entry = tuple[Worth, int, _Run]  # the least worth in a run, and a number of its own
+
+
 class _Class(msgspec.Struct):
-    """The pages of one length class: `live` of the entries count, the others' pages have gone or were pushed again."""
+    """The pages of one length class: `live` of the `entries` count."""
 
     heap: list[_Entry] = []
-    pushed: list[tuple[int, Sequence[Page]]] = []  # with the ticket of each; not in the heap yet
-    pushed_pages: int = 0
+    pushed: list[tuple[int, Sequence[Page]]] = []  # with the ticket of each; no runs yet
+    entries: int = 0
     live: int = 0
 
 
@@ -35,7 +46,6 @@ class VictimQueue:
     def __init__(self, policy: EvictionPolicy) -> None:
         self._policy = policy
         self._classes: dict[int, _Class] = {}
-        self._next_ticket = 1
         self._next_number = 1
 
     def push(self, pages: Sequence[Page]) -> None:
@@ -43,14 +53,13 @@ class VictimQueue:
         if not pages:
             return
         queue = self._classes.setdefault(class_bytes(pages[0].length), _Class())
-        ticket = self._next_ticket
-        self._next_ticket += 1
+        ticket = self._number()
         for page in pages:
             queue.live += not page.ticket
             page.ticket = ticket
         queue.pushed.append((ticket, pages))
-        queue.pushed_pages += len(pages)
-        if len(queue.heap) + queue.pushed_pages > 2 * queue.live + _SLACK:
+        queue.entries += len(pages)
+        if queue.entries > 2 * queue.live + _SLACK:
             self._compact(queue)
 
     def forget(self, page: Page) -> None:
@@ -62,32 +71,31 @@ class VictimQueue:
     def pop(self, size: int, count: int) -> list[Page]:
         """The next victims of a class, `count` at most, no longer queued."""
         victims: list[Page] = []
-        while len(victims) < count and (page := self.peek(size)) is not None:
-            queue = self._classes[size]
-            heappop(queue.heap)
-            queue.live -= 1
-            page.ticket = 0
-            victims.append(page)
+        while len(victims) < count and self.peek(size) is not None:
+            victims += self._take_last(self._classes[size], count - len(victims))
         return victims
 
     def peek(self, size: int) -> Page | None:
         queue = self._classes.get(size)
         if queue is None:
             return None
-        heap, worth_of = queue.heap, self._policy.worth
-        for entry in self._entries_of_pushed(queue):
-            heappush(heap, entry)
+        self._take_in(queue)
+        heap = queue.heap
         while heap:
-            worth, number, ticket, page = heap[0]
-            if page.ticket != ticket:
+            worth, number, run = heap[0]
+            if not run.pages:
                 heappop(heap)
-            elif not page.evictable:
-                heappop(heap)
-                self.forget(page)
-            elif (now_worth := worth_of(page)) > worth:
-                heapreplace(heap, (now_worth, number, ticket, page))
+            elif run.worths[-1] > worth:
+                heapreplace(heap, (run.worths[-1], number, run))
+            elif run.pages[-1].ticket != run.ticket:
+                _drop_last(queue, run)
+            elif not run.pages[-1].evictable:
+                self.forget(run.pages[-1])
+                _drop_last(queue, run)
+            elif self._policy.worth(run.pages[-1]) > worth:
+                self._split(queue, run)
             else:
-                return page
+                return run.pages[-1]
         return None
 
     def pop_coldest(self) -> Page | None:
@@ -95,22 +103,69 @@ class VictimQueue:
         heads = [(self._policy.worth(page), size) for size in self._classes if (page := self.peek(size)) is not None]
         return self.pop(min(heads)[1], 1)[0] if heads else None
 
+    def take_in(self) -> None:
+        """What was pushed, while there is time."""
+        for queue in self._classes.values():
+            self._take_in(queue)
+
     def worth(self, page: Page) -> Worth:
         return self._policy.worth(page)
 
-    def _compact(self, queue: _Class) -> None:
-        queue.heap = [entry for entry in queue.heap if entry[3].ticket == entry[2]]
-        queue.heap += self._entries_of_pushed(queue)
-        heapify(queue.heap)
+    def _number(self) -> int:
+        self._next_number += 1
+        return self._next_number
 
-    def _entries_of_pushed(self, queue: _Class) -> list[_Entry]:
-        """None are left then."""
-        entries = []
+    def _take_last(self, queue: _Class, count: int) -> list[Page]:
+        """Of the first run, as long as its pages may go, were not touched and are the least worthy of all. The first is."""
+        run, others = queue.heap[0][2], [worth for worth, *_ in queue.heap[1:3]]
+        pages, worths, ticket, worth_of = run.pages, run.worths, run.ticket, self._policy.worth
+        limit = min(others) if others else worths[0]
+        first, stop = len(pages), max(0, len(pages) - count)
+        while first > stop:
+            page, worth = pages[first - 1], worths[first - 1]
+            if worth > limit or page.ticket != ticket or not page.evictable or worth_of(page) > worth:
+                break
+            page.ticket = 0
+            first -= 1
+        taken = pages[: first - 1 : -1] if first else pages[::-1]
+        del pages[first:], worths[first:]
+        queue.entries -= len(taken)
+        queue.live -= len(taken)
+        return taken
+
+    def _split(self, queue: _Class, run: _Run) -> None:
+        """The pages at its end that were touched, as far as they are neighbours, become a run of their own."""
+        touched = []
+        while run.pages and self._policy.worth(run.pages[-1]) > run.worths[-1]:
+            touched.append(run.pages[-1])
+            _drop_last(queue, run)
+        self._enter(queue, run.ticket, touched)
+
+    def _take_in(self, queue: _Class) -> None:
         for ticket, pages in queue.pushed:
-            for page in pages:
-                if page.ticket == ticket:
-                    entries.append((self._policy.worth(page), self._next_number, ticket, page))
-                    self._next_number += 1
+            queue.entries -= len(pages)
+            self._enter(queue, ticket, pages)
         queue.pushed.clear()
-        queue.pushed_pages = 0
-        return entries
+
+    def _enter(self, queue: _Class, ticket: int, pages: Sequence[Page]) -> None:
+        pages = [page for page in pages if page.ticket == ticket]
+        if not pages:
+            return
+        worths = list(map(self._policy.worth, pages))
+        order = sorted(range(len(pages)), key=worths.__getitem__, reverse=True)
+        run = _Run(ticket, [pages[index] for index in order], [worths[index] for index in order])
+        queue.entries += len(pages)
+        heappush(queue.heap, (run.worths[-1], self._number(), run))
+
+    def _compact(self, queue: _Class) -> None:
+        runs = [run for _, _, run in queue.heap]
+        queue.entries = sum(len(pages) for _, pages in queue.pushed)
+        queue.heap = []
+        for run in runs:
+            self._enter(queue, run.ticket, run.pages)
+        self._take_in(queue)
+
+
+def _drop_last(queue: _Class, run: _Run) -> None:
+    del run.pages[-1], run.worths[-1]
+    queue.entries -= 1
