@@ -234,8 +234,9 @@ class Attempt:
 
     def _succeed(self) -> None:
         self._over = True
-        self._settle(self._clock())
-        self._clear_suspicion(self._clock())
+        now_ms = self._clock()
+        self._settle(now_ms)
+        self._clear_suspicion(now_ms)
         self.placement.decode.breaker.on_success()
         if self.placement.disaggregated:
             self.placement.prefill.breaker.on_success()

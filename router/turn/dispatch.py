@@ -108,7 +108,7 @@ class Dispatcher:
         )
         chosen = placement.decision.chosen
         if turn.tries == 1:
-            if self._must_wait(turn, placement, located.residencies, standing):
+            if self._must_wait(turn, placement, located.residencies, standing, now_ms):
                 return chosen.prefill
             self._budget.on_turn(now_ms)
         rid = pool.adapter.request_id(turn.request.path, f"{self._rng.getrandbits(128):032x}")
@@ -147,11 +147,11 @@ class Dispatcher:
         return self.holds[turn.pool.name].wait(worker, turn.arrived_ms, offer)
 
     def _must_wait(
-        self, turn: Turn, placement: Placement, residencies: Mapping[WorkerKey, Residency], standing: Standing
+        self, turn: Turn, placement: Placement, residencies: Mapping[WorkerKey, Residency], standing: Standing, now_ms: float
     ) -> bool:
         """For room at the worker, or for pages that its engine does not find by itself."""
         worker = placement.decision.chosen.prefill
-        ahead = placement.prefill.ranks[placement.prefill_rank].ahead(self._clock())
+        ahead = placement.prefill.ranks[placement.prefill_rank].ahead(now_ms)
         waits = self.holds[turn.pool.name].must_wait(worker, ahead, standing)
         if self._watcher is None:
             return waits

@@ -100,9 +100,9 @@ class TurnHandler:
         """What the first try must wait for, if anything."""
         prepare = self._extender.prepare if self._extender.wants_first(turn) else None
         recall, consult = self._recall, self._consult
+        if consult is None and (prepare is None or recall is None):
+            return prepare or recall
         first = [step for step in (prepare, recall) if step is not None]
-        if consult is None and len(first) < 2:
-            return first[0] if first else None
 
         async def steps(turn: Turn) -> None:
             await asyncio.gather(*(step(turn) for step in first))

@@ -76,6 +76,7 @@ class HotProtocol(HttpToolsProtocol):
         self._between_requests = True
         self._in_head = False
         self._begun = False  # a head began since one was last waited for
+        self._fed_bytes = 0  # what the parser is reading
         self._head_bytes = 0  # of the head being received, without those that came with its first byte
         self._discarding = False
         self.due_s = 0.0
@@ -136,7 +137,7 @@ class HotProtocol(HttpToolsProtocol):
 
     def _feed(self, data: bytes) -> int:
         """Parse. Returns how many bytes were taken: all but those that follow a head with an offer to upgrade."""
-        taken = len(data)
+        taken = self._fed_bytes = len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserCallbackError:
@@ -260,6 +261,8 @@ class HotProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def _head_is_too_large(self) -> bool:
+        if self._begun and self._fed_bytes <= _MAX_HEAD_BYTES:  # all of it came at once
+            return False
         headers = self.headers
         return len(self.url) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers) > _MAX_HEAD_BYTES
 
