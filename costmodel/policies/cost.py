@@ -64,7 +64,7 @@ class CostPolicy:
             fastest_ms = min(right.ttft_ms for right in rights)
             costs = passing.late(costs, [left.ttft_ms + fastest_ms for left in lefts], deadline_ms)
         i = self._choose(costs, fleet.prefills, turn.prefill_before, _is_cold(turn, lefts), rng)
-        others = [self._decode_cost(right) for right in rights]
+        others = self._decode_costs(rights)
         if deadline_ms is not None:
             others = passing.late(others, [lefts[i].ttft_ms + right.ttft_ms for right in rights], deadline_ms)
         j = self._choose(others, fleet.decodes, turn.decode_before, False, rng)
@@ -74,7 +74,7 @@ class CostPolicy:
         prefills = fleet.prefills
         decodes = [decode_side(prefill, i, fleet) for i, prefill in enumerate(prefills)]
         rights = [score_decode(turn, decode, fleet, self._params) for decode in decodes]
-        costs = [cost + self._decode_cost(right) for cost, right in zip(costs, rights, strict=True)]
+        costs = [cost + decoding for cost, decoding in zip(costs, self._decode_costs(rights), strict=True)]
         deadline_ms = self._deadline_ms(turn)
         if deadline_ms is not None:
             ttfts_ms = [left.ttft_ms + right.ttft_ms for left, right in zip(lefts, rights, strict=True)]
@@ -85,9 +85,11 @@ class CostPolicy:
     def _deadline_ms(self, turn: Turn) -> float | None:
         return turn.deadline_ms if self._params.objective is Objective.SLO else None
 
-    def _decode_cost(self, right: DecodeScore) -> float:
+    def _decode_costs(self, rights: Sequence[DecodeScore]) -> list[float]:
         """Of the first token's time decode has only what comes before it."""
-        return right.ttft_ms if self._params.objective is Objective.TTFT else right.cost_ms
+        if self._params.objective is Objective.TTFT:
+            return [right.ttft_ms for right in rights]
+        return [right.cost_ms for right in rights]
 
     def _costs(self, turn: Turn, fleet: Fleet, lefts: Sequence[PrefillScore]) -> list[float]:
         """What each prefill counts for a choice: its cost, less what a new thread's common prefix would save if it were held.
