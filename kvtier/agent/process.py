@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -18,6 +19,8 @@ from kvtier.ssd.segments import SsdInUse
 from kvtier.transport.one_sided import TransportUnavailable
 
 log = logging.getLogger(__name__)
+
+_YOUNG_OBJECTS = 50_000  # between collections: a put of a thousand pages makes more than the usual 700, and no cycles
 
 
 def run_agent(config: AgentConfig) -> int:
@@ -38,6 +41,8 @@ async def _serve(config: AgentConfig) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     agent = Agent(config, epoch=time.time_ns())
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS)
     serving = loop.create_task(agent.run(stop, ready))
     announcing = loop.create_task(_announce(agent, ready))
     try:
