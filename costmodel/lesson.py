@@ -33,7 +33,7 @@ class Restored(msgspec.Struct, frozen=True, gc=False):
 
 
 class Lesson(msgspec.Struct, frozen=True, gc=False):
-    """One of the four, the others None."""
+    """One of the four, the others None; or nothing at all."""
 
     prefill_ms: float | None = None
     queue: Waited | None = None
@@ -49,18 +49,20 @@ def lesson(
     cached_tokens: int,
     legs: RestoreLegs | None = None,
     *,
+    settled: bool = True,
     overlap_rho: float = 1.0,
 ) -> Lesson:
     """`terms` as predicted for a turn whose first token took `ttft_ms` and of whose prompt `cached_tokens` were not computed;
-    `rates` as they are known now. `legs`: what it restored, where that is told and `rates` are settled enough to tell restore
-    from compute."""
+    `rates` as they are known now. `legs`: what it restored, where that is told. One that was held up by that teaches nothing
+    until `rates` are `settled`: how much of it was compute is not known, and it must not be taken for compute. A restore that
+    was not predicted is: where tiers are not known, prefill stands for all of it."""
     waits_ms = terms.queue_ms + terms.admit_ms
     computing_ms = compute_ms(rates, prompt_tokens, min(cached_tokens, prompt_tokens))
     if waits_ms <= _WAIT_SHARE * ttft_ms:
-        if legs is not None and legs.tokens >= prompt_tokens - cached_tokens:
+        if legs is not None and terms.fetch_ms > 0 and legs.tokens >= prompt_tokens - cached_tokens:
             told = _restored(legs, terms, ttft_ms, computing_ms, overlap_rho)
             if told is not None:
-                return Lesson(restore=told)
+                return Lesson(restore=told) if settled else Lesson()
         return Lesson(prefill_ms=max(0.0, ttft_ms - waits_ms - terms.exposed_ms - terms.transfer_ms))
     waited = Waited(waits_ms, ttft_ms - terms.exposed_ms - terms.transfer_ms - computing_ms)
     return Lesson(queue=waited) if terms.queue_ms >= terms.admit_ms else Lesson(admit=waited)

@@ -19,6 +19,7 @@ from costmodel.values import DecodeRates, PrefillRates
 
 _OWN_AFTER = 8  # observations
 _SETTLED = 16  # of the pool's prefills: from then on what a first token took beyond them is something else's
+_SETTLED_ANYWAY = 64  # first tokens: where nearly all turns restore no prefill would ever be timed
 
 
 class LegTerm(StrEnum):
@@ -85,7 +86,8 @@ class Rates:
 
     @property
     def settled(self) -> bool:
-        return (self._pool or self)._prefills >= _SETTLED
+        pool = self._pool or self
+        return pool._prefills >= _SETTLED or pool.accuracy.turns >= _SETTLED_ANYWAY
 
     def observe_served(self) -> None:
         self.served += 1

@@ -135,7 +135,7 @@ def _observe_times(turn: Turn, attempt: Attempt, facts: ReplyFacts, now_ms: floa
 def _lesson(turn: Turn, attempt: Attempt, facts: ReplyFacts, ttft_ms: float, now_ms: float) -> Lesson:
     worker, chosen, pool = attempt.placement.prefill, attempt.placement.decision.chosen, turn.pool
     legs = None
-    if facts.cached_by_tier and worker.rates.settled:
+    if facts.cached_by_tier:
         legs = worker.links.legs(facts.cached_by_tier, chosen.hit_tier, pool.config.hardware.kv_bytes_per_token)
     return lesson(
         chosen.terms,
@@ -144,6 +144,7 @@ def _lesson(turn: Turn, attempt: Attempt, facts: ReplyFacts, ttft_ms: float, now
         facts.prompt_tokens,
         facts.cached_tokens or 0,
         legs,
+        settled=worker.rates.settled,
         overlap_rho=pool.policy_config.overlap_rho,
     )
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.factor import MedianFactor
-from costmodel.lesson import lesson
+from costmodel.lesson import Lesson, lesson
 from costmodel.restore import RestoreLegs
 from costmodel.values import PrefillRates, Terms, Tier
 
@@ -34,7 +34,7 @@ DEEP = RestoreLegs(900, Tier.L3, host_ms=10.0, deep_ms=60.0)  # the 100 that are
 
 
 def test_one_that_a_restore_held_up_tells_of_that() -> None:
-    told = lesson(Terms(exposed_ms=60.0, transfer_ms=5.0), 145.0, RATES, 1000, 900, DEEP)
+    told = lesson(Terms(fetch_ms=60.0, exposed_ms=60.0, transfer_ms=5.0), 145.0, RATES, 1000, 900, DEEP)
     assert told.restore is not None
     assert (told.restore.tier, told.restore.predicted_ms) == (Tier.L3, 60.0)
     assert told.restore.actual_ms == pytest.approx(145 - 5 - 20)
@@ -43,10 +43,10 @@ def test_one_that_a_restore_held_up_tells_of_that() -> None:
 
 def test_what_hid_a_part_of_it_is_part_of_it() -> None:
     host = RestoreLegs(900, Tier.L2, host_ms=60.0)
-    told = lesson(Terms(exposed_ms=40.0), 70.0, RATES, 1000, 900, host)
+    told = lesson(Terms(fetch_ms=60.0, exposed_ms=40.0), 70.0, RATES, 1000, 900, host)
     assert told.restore is not None
     assert told.restore.actual_ms == pytest.approx(70 - 20 + 20), "compute hid as much as it took"
-    half = lesson(Terms(exposed_ms=50.0), 70.0, RATES, 1000, 900, host, overlap_rho=0.5)
+    half = lesson(Terms(fetch_ms=60.0, exposed_ms=50.0), 70.0, RATES, 1000, 900, host, overlap_rho=0.5)
     assert half.restore is not None
     assert half.restore.actual_ms == pytest.approx(70 - 20 + 10)
 
@@ -54,22 +54,33 @@ def test_what_hid_a_part_of_it_is_part_of_it() -> None:
 @pytest.mark.parametrize(
     ("cached", "ttft_ms", "legs"),
     [
-        (900, 145.0, None),  # not told, or prefill is not known yet
+        (900, 145.0, None),  # not told
         (400, 145.0, DEEP),  # most was computed
         (900, 23.0, RestoreLegs(900, Tier.L3, host_ms=1.0, deep_ms=2.0)),  # it held nothing up
     ],
 )
 def test_one_of_which_little_was_restored_tells_of_prefill(cached: int, ttft_ms: float, legs: RestoreLegs | None) -> None:
     legs = msgspec.structs.replace(legs, tokens=cached) if legs is not None else None
-    told = lesson(Terms(exposed_ms=2.0), ttft_ms, RATES, 1000, cached, legs)
+    told = lesson(Terms(fetch_ms=2.0, exposed_ms=2.0), ttft_ms, RATES, 1000, cached, legs)
     assert told.restore is None
     assert told.prefill_ms == pytest.approx(ttft_ms - 2)
 
 
 def test_one_that_waited_tells_nothing_of_its_restore() -> None:
-    told = lesson(Terms(queue_ms=100.0, exposed_ms=60.0), 300.0, RATES, 1000, 900, DEEP)
+    told = lesson(Terms(queue_ms=100.0, fetch_ms=60.0, exposed_ms=60.0), 300.0, RATES, 1000, 900, DEEP)
     assert told.restore is None
     assert told.queue is not None
+
+
+def test_before_prefill_is_known_a_restore_teaches_nobody() -> None:
+    assert lesson(Terms(fetch_ms=60.0, exposed_ms=60.0), 145.0, RATES, 1000, 900, DEEP, settled=False) == Lesson()
+    hidden = RestoreLegs(900, Tier.L3, host_ms=1.0, deep_ms=2.0)
+    assert lesson(Terms(fetch_ms=2.0), 23.0, RATES, 1000, 900, hidden, settled=False).prefill_ms is not None
+
+
+def test_a_restore_that_nobody_predicted_is_taken_for_prefill() -> None:
+    told = lesson(Terms(), 145.0, RATES, 1000, 900, DEEP)
+    assert (told.restore, told.prefill_ms) == (None, 145.0)
 
 
 def test_a_factor_finds_the_median() -> None:

@@ -45,7 +45,8 @@ def served(links: RestoreLinks, tier: Tier, rng: random.Random) -> None:
         ttft_ms *= 20.0
     told_as = Tier.L2 if tier is Tier.L2 else Tier.L3
     legs = links.legs({told_as: cached}, tier, KV_BYTES)
-    terms = Terms(compute_ms=computing_ms, exposed_ms=fetch(tier, links.restore, cached, computing_ms))
+    exposed_ms = fetch(tier, links.restore, cached, computing_ms)
+    terms = Terms(fetch_ms=max(legs.host_ms, legs.deep_ms), compute_ms=computing_ms, exposed_ms=exposed_ms)
     told = lesson(terms, ttft_ms, RATES, prompt, cached, legs).restore
     if told is not None:
         links.observe(told.tier, told.predicted_ms, told.actual_ms)
