@@ -20,6 +20,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.monitor import Monitor
 from router.prefetch.executor import Executor
 from router.prefetch.fleet_view import FleetView
+from router.prefetch.kv_bytes import KvBytes
 from router.prefetch.links import LinkBook
 from router.prefetch.node_agents import LinkedAgents
 from router.prefetch.prefetcher import Prefetcher
@@ -53,10 +54,12 @@ class Prefetch:
         self.agents = LinkedAgents(peers, self._links)
         self.subjects = Subjects(fleet, threads, extender)
         warmer = Warmer(fleet, self.subjects, http, aborter, Random(config.seed))
+        kv_bytes = KvBytes()
         view = FleetView(
             fleet,
             self.subjects,
             links,
+            kv_bytes,
             lambda worker_id: sum(feed.events for feed in monitor.feeds(worker_id)),
             clock,
             warm=config.prefetch.warm,
@@ -64,7 +67,7 @@ class Prefetch:
         self.prefetcher = Prefetcher(
             Planner(_params(config)),
             view,
-            lambda tell: Executor(self.agents, warmer, self.subjects, links, tell, clock),
+            lambda tell: Executor(self.agents, warmer, self.subjects, links, kv_bytes, tell, clock),
             self.agents,
             tuple(peers),
             links,

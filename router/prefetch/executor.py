@@ -12,6 +12,7 @@ from kvtier.agent.stager import StageState
 from kvtier.prefetch.events import Event, FailReason, MoveEnded, MoveFailed, NodeLost, Progressed
 from kvtier.prefetch.moves import CancelMove, Hold, Move, Release, Stage, Warm
 from router.clock import Clock
+from router.prefetch.kv_bytes import KvBytes
 from router.prefetch.links import LinkBook
 from router.prefetch.node_agents import AgentFault, NodeAgents, Pages, StageProgress, Ticket
 from router.prefetch.subjects import Subjects
@@ -32,6 +33,7 @@ class Executor:
         warmer: Warmer,
         subjects: Subjects,
         links: LinkBook,
+        kv_bytes: KvBytes,
         tell: Callable[[Event], None],
         clock: Clock,
     ) -> None:
@@ -39,6 +41,7 @@ class Executor:
         self._warmer = warmer
         self._subjects = subjects
         self._links = links
+        self._kv_bytes = kv_bytes
         self._tell = tell
         self._clock = clock
         self._moves: dict[int, asyncio.Task[None]] = {}
@@ -101,7 +104,8 @@ class Executor:
         begun_ms, target = self._clock(), move.path.target
         try:
             left_ms = max(0.0, move.deadline_ms - begun_ms)
-            ticket = await self._agents.stage(pages, target, move.path.source, left_ms, move.size_bytes, _STAGE_HOLD_MS)
+            budget_bytes = move.size_bytes if self._size_is_known(move) else 0
+            ticket = await self._agents.stage(pages, target, move.path.source, left_ms, budget_bytes, _STAGE_HOLD_MS)
             progress = await self._until_staged(move, ticket)
         except AgentFault as fault:
             if fault.reason is FailReason.NODE_LOST:
@@ -111,9 +115,20 @@ class Executor:
         moved = progress.moved_bytes if move.path.source != target else move.size_bytes
         if progress.state is StageState.READY:
             self._links.moved(move.path, moved, self._clock() - begun_ms)
+            self._learn(move, pages, progress)
             return MoveEnded(move.move, moved)
         reason = FailReason.NO_COPY if progress.state is StageState.PARTIAL else FailReason.TRANSFER
         return MoveFailed(move.move, reason, progress.moved_bytes)
+
+    def _size_is_known(self, move: Stage) -> bool:
+        """A size that is only believed must not cut a stage short."""
+        prompt = self._subjects.prompt(move.subject)
+        return prompt is not None and self._kv_bytes.known(prompt.pool)
+
+    def _learn(self, move: Stage, pages: Pages, progress: StageProgress) -> None:
+        prompt = self._subjects.prompt(move.subject)
+        if prompt is not None and move.path.source != move.path.target:
+            self._kv_bytes.staged(prompt.pool, pages.count * pages.page_tokens, progress.moved_bytes)
 
     async def _until_staged(self, move: Stage, ticket: Ticket) -> StageProgress:
         """Asked every so often; a move that is taken back is taken back at the agent, too."""

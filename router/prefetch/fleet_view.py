@@ -19,6 +19,7 @@ from router.clock import Clock
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker
+from router.prefetch.kv_bytes import KvBytes
 from router.prefetch.links import LinkBook
 from router.prefetch.subjects import Prompt, Subjects
 from router.turn.place import snapshot
@@ -35,6 +36,7 @@ class FleetView:
         fleet: Fleet,
         subjects: Subjects,
         links: LinkBook,
+        kv_bytes: KvBytes,
         applied: Callable[[str], int],
         clock: Clock,
         *,
@@ -44,6 +46,7 @@ class FleetView:
         self._fleet = fleet
         self._subjects = subjects
         self._links = links
+        self._kv_bytes = kv_bytes
         self._applied = applied
         self._clock = clock
         self._rng = Random(0)  # a forecast must not move the real generator
@@ -97,7 +100,8 @@ class FleetView:
 
     def _target(self, prompt: Prompt, prefill: Prefill, margin: float) -> Target:
         pool, worker = prompt.pool, prompt.pool.workers[prefill.worker.worker_id]
-        self._links.harm(worker.node, _REUSED_SHARE * prefill.rates.ms_per_token / pool.config.hardware.kv_bytes_per_token)
+        kv_bytes = self._kv_bytes.of(pool)
+        self._links.harm(worker.node, _REUSED_SHARE * prefill.rates.ms_per_token / kv_bytes)
         return Target(
             worker=prefill.worker,
             node=worker.node,
@@ -105,7 +109,7 @@ class FleetView:
             extents=_extents(prefill.residency, worker.node),
             rates=prefill.rates,
             restore=prefill.restore,
-            kv_bytes_per_token=pool.config.hardware.kv_bytes_per_token,
+            kv_bytes_per_token=kv_bytes,
             page_tokens=prompt.block_tokens,
             queue_ms=queue_ms(prefill.load, prefill.rates),
             waiting_turns=prefill.load.waiting_requests,

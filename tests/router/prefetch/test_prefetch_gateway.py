@@ -66,6 +66,18 @@ async def test_hashes_do_as_well_as_tokens(tmp_path: Path) -> None:
         assert stage.leading("a", digests) == 10
 
 
+async def test_bytes_are_counted_as_agents_tell_them(tmp_path: Path) -> None:
+    """The configuration is off by twenty; the first stage says so."""
+    async with prefetch_stage(tmp_path, token_bytes=100.0) as stage:
+        planned = []
+        for ids in (IDS, [9, *IDS]):
+            await stage.put("b", ids)
+            asked = await stage.ask(tokens=ids, model=MODEL, worker="u-a")
+            await stage.until_state(asked["id"], "ready", "failed")
+            planned.append(asked["planned_bytes"] / (len(ids) // PAGE * PAGE))
+        assert planned == [100.0, PAGE_BYTES / PAGE]
+
+
 async def test_a_prompt_that_nobody_has_is_told_as_such(tmp_path: Path) -> None:
     async with prefetch_stage(tmp_path) as stage:
         asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
