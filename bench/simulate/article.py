@@ -50,6 +50,9 @@ def exp1(
 ) -> None:
     """The UMBP article's Experiment 1: 1P2D, 128 sessions, L2 alone (A), L2 and L3 (B), with loadback prefetch (C).
 
+    C is B with the prefetch planner, four copying threads and copies that take no compute; --prefetch off,on parts the planner
+    from the other two. Turns are sent at once in all of them; --assume hold_ms=2000 holds them back as the gateway does.
+
     [bold]Example[/bold]
 
       loadback sim exp1 --json

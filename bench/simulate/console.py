@@ -158,6 +158,9 @@ def _setup(experiment: Experiment) -> Mapping[str, Any]:
         "workload_cut_calls": experiment.workload.cut_calls,
         "mfu": cluster.deployment.mfu,
         "prior_error": settings.prior_error,
+        "hold_ms": settings.hold_ms,
+        "own_node": settings.own_node > 0,
+        "prefetch": sorted(settings.prefetch),
         "cost": _changed(experiment.params.cost),
     }
 
