@@ -53,7 +53,7 @@ class HeadReader:
 
         `text` is the body as it was read. Spans are taken from bodies unread, so a head that had to be mended is refused.
         """
-        first = bytes(messages[0])
+        first = memoryview(messages[0])
         for tried, found in enumerate(self._key.finditer(text)):
             if tried == _CANDIDATES:
                 return None

@@ -118,7 +118,7 @@ def message_ends(text: bytes, offset: int, messages: Sequence[Raw], *, check: bo
             separator = _SEPARATOR.match(text, offset)
             start = separator.end() if separator else offset
         offset = start + len(raw)
-        if check and text[start:offset] != bytes(raw):
+        if check and not text.startswith(memoryview(raw), start):
             break
         ends.append(offset)
     return ends

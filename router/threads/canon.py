@@ -98,11 +98,12 @@ class _Form:
     """The bytes of one canonical form as they are gathered. Every piece is tagged and carries its length, so that no two
     sequences of pieces read the same."""
 
-    __slots__ = ("media", "pieces")
+    __slots__ = ("media", "pieces", "unread_bytes")
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.media = 0
+        self.unread_bytes = 0  # of parts that stand in `pieces` by their hash
 
     def add(self, tag: bytes, *texts: bytes) -> None:
         for text in texts:
@@ -110,7 +111,8 @@ class _Form:
 
     def finish(self) -> Canonical:
         form = b"".join(self.pieces)
-        return Canonical(xxhash.xxh3_128_digest(form), len(form) + self.media * MEDIA_BYTES, self.media > 0)
+        size = len(form) + self.unread_bytes + self.media * MEDIA_BYTES
+        return Canonical(xxhash.xxh3_128_digest(form), size, self.media > 0)
 
 
 def canonical_message(raw: Raw | bytes) -> Canonical | None:
@@ -217,6 +219,7 @@ def _add_result(form: _Form, content: _Content, calls: _RawMember = UNSET) -> No
     _add_calls(inner, calls)
     form.add(b"r", b"".join(inner.pieces))
     form.media += inner.media
+    form.unread_bytes += inner.unread_bytes
 
 
 def _add_content(form: _Form, content: _Content) -> None:
@@ -234,6 +237,9 @@ def _add_content(form: _Form, content: _Content) -> None:
 
 
 def _add_part(form: _Form, raw: Raw) -> None:
+    if len(memoryview(raw)) > _LONG_TEXT_BYTES:
+        _add_long_part(form, raw)
+        return
     whole = bytes(raw)
     if whole[0] == _QUOTE:
         form.add(b"t", _word(_ANY.decode(whole)))
@@ -248,11 +254,29 @@ def _add_part(form: _Form, raw: Raw) -> None:
         form.add(b"c", _word(part.name), _arguments(part.input))
     elif kind == "tool_result":
         _add_result(form, part.content)
-    elif isinstance(kind, str) and any(name in kind for name in _MEDIA):
+    elif _is_media(kind):
         form.media += 1
         form.add(b"m", xxhash.xxh3_128_digest(_pruned(_ANY.decode(whole))))
     else:
         form.add(b"o", _unknown(whole))
+
+
+def _add_long_part(form: _Form, raw: Raw) -> None:
+    """It counts as it is written, by its hash."""
+    kind = None if memoryview(raw)[0] == _QUOTE else _UNREAD.decode(raw).type
+    if kind in _REASONING:
+        return
+    digest = xxhash.xxh3_128_digest(raw)
+    if _is_media(kind):
+        form.media += 1
+        form.add(b"m", digest)
+    else:
+        form.unread_bytes += len(memoryview(raw))
+        form.add(b"w", digest)
+
+
+def _is_media(kind: object) -> bool:
+    return isinstance(kind, str) and any(name in kind for name in _MEDIA)
 
 
 def _add_calls(form: _Form, calls: _RawMember) -> None:

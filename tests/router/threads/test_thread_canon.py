@@ -253,6 +253,23 @@ def test_bulky_tools_count_as_they_are_written() -> None:
     assert canonical_json(tools.encode()).size == len(tools)
 
 
+def test_a_part_longer_than_any_context_counts_as_it_is_written() -> None:
+    text = "x" * (5 << 20)
+    parts = [
+        {"type": "text", "text": text},
+        {"type": "text", "text": text + "."},
+        {"type": "tool_result", "content": text},
+        {"type": "image_url", "image_url": {"url": text}},
+        text,
+    ]
+    forms = [form({"role": "user", "content": [part]}) for part in parts]
+    assert forms == [form({"role": "user", "content": [part]}) for part in parts]
+    assert len({each.digest for each in forms}) == len(parts)
+    assert [each.media for each in forms] == [False, False, False, True, False]
+    assert [each.size > len(text) for each in forms] == [True, True, True, False, True]
+    assert form({"role": "user", "content": [{"type": "thinking", "thinking": text}]}) == form({"role": "user", "content": []})
+
+
 def test_a_text_longer_than_any_context_counts_as_it_is_written() -> None:
     text = "é" * (4 << 20)
     user = {"role": "user", "content": text}
