@@ -16,7 +16,7 @@ from kvtier.agent.progress import Progress
 from kvtier.agent.stager import StageJob, Stager, StagesFull
 from kvtier.agent.traffic import LOCAL, Traffic
 from kvtier.page.checksum import page_checksum, split_checksums
-from kvtier.page.key import DIGEST_BYTES, PageKey, page_key, page_keys
+from kvtier.page.key import PageKey, digest_of, page_key, page_keys
 from kvtier.page.status import Status
 from kvtier.pool.dram_pool import DramPool
 from kvtier.store.cuts import RestoreCuts
@@ -123,7 +123,7 @@ class Desk:
     def _look(self, owner: Owner, request: wire.Look) -> wire.Reply:
         keys = self._keys(owner, request.space, request.digests)
         now_ms = self._clock_ms()
-        allowed = self._cuts.limit(request.worker, _split(request.digests), now_ms)
+        allowed = self._cuts.limit(request.worker, map(digest_of, keys), len(keys), now_ms)
         found = self._store.leading(keys[:allowed], now_ms)
         if found.local > found.dram:
             self._pump()
@@ -300,7 +300,3 @@ async def _awaited(reply: Awaitable[wire.Reply]) -> Answer:
 
 def _refusal(error: Exception) -> Answer:
     return Answer(wire.Refused(str(error.args[0] if error.args else error)))
-
-
-def _split(digests: bytes) -> list[bytes]:
-    return [digests[start : start + DIGEST_BYTES] for start in range(0, len(digests), DIGEST_BYTES)]

@@ -7,7 +7,7 @@ k*). A cut is set just before the turn is sent and forgotten soon, so that the n
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 MAX_CUTS = 4096
 
@@ -27,10 +27,10 @@ class RestoreCuts:
         if len(self._until_ms) > MAX_CUTS:
             self._until_ms.popitem(last=False)
 
-    def limit(self, worker: str, digests: Sequence[bytes], now_ms: float) -> int:
-        """How many of these pages, from the first on, the worker may restore."""
+    def limit(self, worker: str, digests: Iterable[bytes], count: int, now_ms: float) -> int:
+        """How many of these `count` pages, from the first on, the worker may restore."""
         if not self._until_ms:
-            return len(digests)
+            return count
         for index, digest in enumerate(digests):
             until_ms = self._until_ms.get((worker, digest))
             if until_ms is None:
@@ -38,4 +38,4 @@ class RestoreCuts:
             if until_ms > now_ms:
                 return index
             del self._until_ms[worker, digest]
-        return len(digests)
+        return count

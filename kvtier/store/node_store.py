@@ -56,12 +56,11 @@ class NodeStore:
         self._pass_time(now_ms)
         dram = len(keys)
         room = self.settings.bytes // 2
-        for index, key in enumerate(keys):
-            page = self.catalog.get(key)
+        for index, page in enumerate(self.catalog.find(keys)):
             if page is None:
                 return Leading(min(dram, index), index)
             page.last_ms = self._now_ms
-            if not page.in_dram:
+            if page.offset == NOWHERE:
                 dram = min(dram, index)
                 room -= page.length
                 if room >= 0:
