@@ -47,6 +47,9 @@ class Ahead(NamedTuple):
     kv_share: float  # of the worker's L1 that they want at once, 0 where its size is unknown
 
 
+_NOTHING_AHEAD = Ahead(0, 0.0, 0.0)
+
+
 class Ledger:
     """Bookings of one rank. `turn_id`s are unique among the open bookings."""
 
@@ -97,6 +100,8 @@ class Ledger:
         """Without what is doubted."""
         if now_ms >= self._next_over_ms:
             self._assume_over(now_ms)
+        if not self._computing:
+            return _NOTHING_AHEAD
         turns, compute_ms, tokens = 0, 0.0, 0
         for work in self._computing.values():
             if work.doubted_ms > now_ms:
