@@ -11,6 +11,7 @@ import msgspec
 from bench.overhead.machine import LOAD_CORE, raise_priority
 from engine_adapters.launch.tether import tether
 
+_BOTH_CORES = 2.0
 _DRAIN_S = 30.0  # it waits up to 12 s for its last replies, and the machine may be slow
 
 
@@ -43,7 +44,9 @@ class LoadResult(msgspec.Struct, frozen=True):
 
     @property
     def noise(self) -> float:
-        """Share of a core that other processes took from the two that were measured on."""
+        """Share of a core that other processes took from the two that were measured on: all, where nothing came through."""
+        if not (self.done or self.chunks):
+            return _BOTH_CORES
         return max(0.0, self.other_core0) + max(0.0, self.other_core1)
 
 

@@ -79,6 +79,11 @@ def test_errors_and_noise_are_told() -> None:
     assert entry["noise"] == 0.05  # a negative share is a rounding of ticks
 
 
+def test_a_run_in_which_nothing_came_through_is_no_quiet_one() -> None:
+    assert msgspec.structs.replace(QUIET, done=0, chunks=None).noise > QUIET.noise
+    assert msgspec.structs.replace(QUIET, done=0).noise == QUIET.noise  # its streams have not ended
+
+
 @pytest.mark.parametrize("load", LOADS, ids=lambda load: load.name)
 def test_every_run_is_bounded(load: Load) -> None:
     options, limit_s = load.command(6.0)
