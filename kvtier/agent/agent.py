@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+_IDLE_MS = 10.0  # without a request
+_TIDY_MS = 1000.0  # at most, for what is better done while idle
+
+
 def monotonic_ms() -> float:
     return time.monotonic() * 1000
 
@@ -69,12 +73,13 @@ class Agent:
         self.stager = Stager(self.store, self.fetcher, self.progress, self.pump, config.stages, monotonic_ms)
         memory = self._transport.memory
         self.sharer = _sharer(config, self.store, self.links)
-        desk = Desk(
+        self._desk = desk = Desk(
             self.store, self.pool, self.stager, self.progress, self.pump, self.numbers, monotonic_ms, self.traffic, memory
         )
         greeting = Greeting(PROTOCOL_VERSION, config.node, epoch, self.pool.bytes, self.pool.backing.value)
         self.listeners = Listeners(desk, greeting, self.pool.fd, config.serve)
         self._sharing: asyncio.Task[None] | None = None
+        self._tidied_ms = 0.0
         self.port = 0  # for peers, once it runs
         self.control = _control(config.node, desk) if config.control is not None else None
 
@@ -122,7 +127,11 @@ class Agent:
         log.info("agent %s answers gateways at %s:%d", self.config.node, config.host, port)
 
     def tick(self) -> None:
-        self.store.tick(monotonic_ms())
+        now_ms = monotonic_ms()
+        self.store.tick(now_ms)
+        if now_ms - self._desk.asked_ms > _IDLE_MS or now_ms - self._tidied_ms > _TIDY_MS:
+            self.store.tidy()
+            self._tidied_ms = now_ms
         self.pump()
         self.links.sweep()
         self.stager.sweep()

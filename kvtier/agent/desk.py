@@ -66,6 +66,7 @@ class Desk:
         self._memory = memory
         self._cuts = RestoreCuts()
         self._next_owner = 1
+        self.asked_ms = 0.0  # when there was a request
         self._handlers: dict[type, Callable[[Owner, Any], Answer | wire.Reply | Awaitable[wire.Reply]]] = {
             wire.Attach: self._attach,
             wire.Look: self._look,
@@ -105,6 +106,7 @@ class Desk:
 
     def answer(self, owner: Owner, request: wire.Request) -> Answer | Coroutine[Any, Any, Answer]:
         """At once, or awaited where it takes time. Every answer must be `finished`."""
+        self.asked_ms = self._clock_ms()
         try:
             found = self._handlers[type(request)](owner, request)
         except _REFUSED as error:

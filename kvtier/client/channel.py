@@ -23,7 +23,7 @@ from kvtier.wire.messages import (
 
 _MAX_CALL = (1 << 32) - 1
 _RECEIVE_BYTES = 64 << 10
-_AWAKE_S = 100e-6  # looked for an answer, before it is slept for: a sleep and a wake-up cost as much
+_AWAKE_S = 400e-6  # looked for an answer, before it is slept for: as long as an idle agent mostly takes
 
 
 class AgentUnavailable(Exception):

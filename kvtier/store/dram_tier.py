@@ -65,7 +65,7 @@ class DramTier:
         self.reconsider(page)
 
     def tidy(self) -> None:
-        """Do what can wait. Call every 100 ms or so."""
+        """Do what can wait."""
         self._victims.take_in()
 
     def coldest(self) -> Page | None:

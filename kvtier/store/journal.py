@@ -186,7 +186,7 @@ class Journals:
         self._said.append((False, tier, keys))
 
     def put_down(self) -> None:
-        """What was said since the last time. Call every 100 ms or so."""
+        """What was said since the last time."""
         said, self._said = self._said, []
         for stored, tier, keys in said:
             for space, group in groupby(keys, space_of):

@@ -277,6 +277,9 @@ class NodeStore:
             self.counters.pins_expired += 1
             self.unpin(pin_id)
         self.tiering.trim()
+
+    def tidy(self) -> None:
+        """Do what can wait. Call about once a second, better when nobody is waiting for an answer."""
         self.tiering.dram.tidy()
         self.journals.put_down()
 

@@ -271,6 +271,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def tick(self) -> None:
         self.store.tick(self.now())
+        self.store.tidy()
         self.forget_what_ran_out()
 
     def forget_what_ran_out(self) -> None:
