@@ -58,7 +58,7 @@ async def _beside_raw(peer: Peer, digests: bytes, rounds: int) -> LoopbackRatio:
     pool = DramPool.create(_BYTES)
     store = NodeStore(DramSettings(bytes=pool.bytes), None, epoch=1)
     fetcher = Fetcher(store, pool, links, TcpPageReader(), monotonic_ms)
-    command = [sys.executable, "-m", "bench.tiers.raw_sender", str(_BYTES)]
+    command = [sys.executable, "-m", "bench.tiers.raw_sender", str(PAGE_BYTES), str(PAGES)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as sender:  # noqa: ASYNC220 - once, before
         assert sender.stdout is not None
         with socket.create_connection(("127.0.0.1", int(sender.stdout.readline()))) as raw:

@@ -1,4 +1,7 @@
-"""`python -m bench.tiers.raw_sender BYTES`: sends so many bytes for every byte it gets, over plain TCP."""
+"""`python -m bench.tiers.raw_sender PAGE_BYTES PAGES`: sends so many pages for every byte it gets, over plain TCP.
+
+Page by page: one send of 128 MiB is a third slower.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,19 @@ import sys
 from kvtier.pool.dram_pool import DramPool
 
 
-def main(size: int) -> None:
+def main(page_bytes: int, pages: int) -> None:
     """Says its port, serves one connection, ends with it. Sends from memory of the kind that agents have."""
-    data = DramPool.create(size).view(0, size)
+    pool = DramPool.create(page_bytes * pages)
+    views = [pool.view(page * page_bytes, page_bytes) for page in range(pages)]
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
         peer, _ = listener.accept()
         with peer:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while peer.recv(1):
-                peer.sendall(data)
+                for view in views:
+                    peer.sendall(view)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

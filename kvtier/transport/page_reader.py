@@ -41,7 +41,7 @@ class PageReader(Protocol):
 class TcpPageReader:
     """Pages as payload of the link, several neighbouring ones in a call; the next call is there before the last is answered."""
 
-    def __init__(self, call_bytes: int = 8 << 20) -> None:
+    def __init__(self, call_bytes: int = 16 << 20) -> None:
         self._call_bytes = call_bytes
 
     async def read(

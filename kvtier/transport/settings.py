@@ -14,7 +14,7 @@ class _Transport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class TcpTransport(_Transport, frozen=True, kw_only=True, tag="tcp"):
     """On the agents' own connections, into registered pages."""
 
-    call_bytes: int = 8 << 20  # neighbouring pages that are asked for at once
+    call_bytes: int = 16 << 20  # neighbouring pages that are asked for at once; other answers wait behind two such calls
 
 
 class _OneSided(_Transport, frozen=True, kw_only=True):
