@@ -60,8 +60,10 @@ class Ledger:
         "_decoding",
         "_decoding_tokens",
         "_host",
+        "_next_doubted_ms",
         "_next_over_ms",
         "_progress_from_ms",
+        "_prompt_tokens",
         "_queued_ms",
         "_report",
         "_reported_decoding",
@@ -81,7 +83,9 @@ class Ledger:
         self._queued_ms = 0.0
         self._uncached_tokens = 0.0
         self._progress_from_ms = 0.0
+        self._prompt_tokens = 0  # of those in prefill
         self._next_over_ms = inf
+        self._next_doubted_ms = inf  # or earlier
         self._report: LoadReport | None = None
         self._reported_ms = 0.0
         self._reported_decoding = 0  # own turns and their tokens when the report came
@@ -102,12 +106,12 @@ class Ledger:
             self._assume_over(now_ms)
         if not self._computing:
             return _NOTHING_AHEAD
-        turns, compute_ms, tokens = 0, 0.0, 0
-        for work in self._computing.values():
-            if work.doubted_ms > now_ms:
-                turns += 1
-                compute_ms += work.compute_ms
-                tokens += work.prompt_tokens
+        turns, compute_ms, tokens = len(self._computing), self._queued_ms, self._prompt_tokens
+        if now_ms >= self._next_doubted_ms:
+            likely = [work for work in self._computing.values() if work.doubted_ms > now_ms]
+            turns, tokens = len(likely), sum(work.prompt_tokens for work in likely)
+            compute_ms = sum(work.compute_ms for work in likely)
+            self._next_doubted_ms = min(work.doubted_ms for work in self._computing.values())
         capacity = self._report.kv_tokens_capacity if self._report is not None else 0
         return Ahead(turns, max(0.0, compute_ms - self._done_ms(now_ms)), tokens / capacity if capacity else 0.0)
 
@@ -141,6 +145,8 @@ class Ledger:
             self._progress_from_ms = now_ms
         self._computing[turn_id] = work
         self._next_over_ms = min(self._next_over_ms, work.over_ms)
+        self._next_doubted_ms = min(self._next_doubted_ms, work.doubted_ms)
+        self._prompt_tokens += work.prompt_tokens
         self._uncached_tokens += work.uncached_tokens
         self._queued_ms += work.compute_ms
 
@@ -150,11 +156,13 @@ class Ledger:
         if work is None:
             return
         if self._computing:
+            self._prompt_tokens -= work.prompt_tokens
             self._uncached_tokens -= work.uncached_tokens
             self._queued_ms -= work.compute_ms
             self._progress_from_ms = max(self._progress_from_ms, now_ms - work.transfer_ms)
         else:
             self._uncached_tokens = self._queued_ms = 0.0
+            self._prompt_tokens, self._next_doubted_ms = 0, inf
 
     def book_decode(self, turn_id: int, context_tokens: int, now_ms: float) -> None:
         self._batch_ms, self._batch_until_ms = self.batch_ms(now_ms), now_ms
