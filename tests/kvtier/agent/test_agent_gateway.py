@@ -116,8 +116,9 @@ async def test_pins_come_and_go(filled: PageClient, http: httpx.AsyncClient) -> 
 async def test_pins_are_bounded_and_refusals_say_why(filled: PageClient, http: httpx.AsyncClient) -> None:
     body = {"hashes": [digest(0).hex()]}
     assert [(await http.post("/v1/kv/pins", json=body)).status_code for _ in range(3)] == [201, 201, 429]
-    for broken in ({}, {"hashes": ["zz"]}, {"hashes": ["00"], "thread": "x"}, {"thread": "unknown"}, {**body, "ttl_s": 0}):
+    for broken in ({}, {"hashes": ["zz"]}, {"hashes": ["00"], "thread": "x"}, {**body, "ttl_s": 0}):
         assert (await http.post("/v1/kv/pins", json=broken)).status_code in (400, 429), broken
+    assert (await http.post("/v1/kv/pins", json={"thread": "unknown"})).status_code == 404
 
 
 async def test_nothing_there_is_pinned_nowhere(filled: PageClient, http: httpx.AsyncClient) -> None:
