@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.cut import Site, find_cut
@@ -66,6 +66,7 @@ def test_replies_find_the_true_rate_from_a_prior_that_is_off_by_four(tier: Tier,
 
 
 @pytest.mark.parametrize("factor", [0.25, 4.0])
+@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1000))
 def test_agents_counts_find_the_true_bandwidth(factor: float, seed: int) -> None:
     rng = random.Random(seed)
@@ -86,6 +87,7 @@ anything = st.floats(allow_nan=True, allow_infinity=True)
 lessons = st.tuples(st.booleans(), st.sampled_from(Tier), st.sampled_from(["", "far"]), anything, anything)
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.lists(lessons, max_size=50))
 def test_whatever_it_is_told_rates_stay_positive_and_finite(told: list[tuple[bool, Tier, str, float, float]]) -> None:
     links = off_by(1.0)
@@ -115,6 +117,7 @@ def test_an_agents_first_word_keeps_what_replies_have_shown() -> None:
     assert links.restore[Tier.L3].bytes_per_ms < before, "from then on the link moves what is made of it"
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(DEEP), st.floats(1e5, 1e8), st.floats(1e5, 1e8), st.sampled_from(CutRule))
 def test_a_slower_link_never_makes_a_turn_cheaper(tier: Tier, one: float, other: float, rule: CutRule) -> None:
     costs = []

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from fleets import RATES, TURN, decide, names, unified_fleet, with_guards
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.params import CostParams
@@ -19,11 +19,13 @@ times = st.floats(0, 1e7)
 FOREVER = math.inf
 
 
+@settings(max_examples=60, deadline=None)
 @given(times, st.floats(0, math.inf), times, st.floats(1, 1e12))
 def test_it_is_a_probability(idle_ms: float, unheard_ms: float, ahead_ms: float, turnover_ms: float) -> None:
     assert 0 <= survival(idle_ms, unheard_ms, ahead_ms, turnover_ms) <= 1
 
 
+@settings(max_examples=60, deadline=None)
 @given(times, times, times, st.floats(1e3, 1e7), st.floats(1, 10))
 def test_longer_waits_staler_reports_and_faster_evictions_never_help(
     idle_ms: float, unheard_ms: float, ahead_ms: float, turnover_ms: float, more: float
