@@ -19,7 +19,7 @@ from costmodel.values import Link, Tier
 
 _BOUND, _FIRST_STEP = 64.0, 0.35  # a prior that is off by 4 takes seven replies
 _LEAST_MS = 1.0  # bytes that were over sooner say more of how they were asked for than of the link
-_MOST = 1e18  # bytes or ms: not a measurement
+_MOST_MS, _MOST_BYTES_PER_MS = 1e12, 1e10  # 30 years; 10 TB/s, which no link moves: not a measurement
 _REPORTS = 15  # a link is the median of the last ones: a few that are far off do not move it, a change is known after eight
 _MOST_SOURCES = 256
 
@@ -63,7 +63,7 @@ class RestoreLinks:
     def told(self, tier: Tier, source: str, size_bytes: float, busy_ms: float) -> None:
         """An agent moved so much, and its link was busy so long. `source` is "" for the worker's own node."""
         leg = self._other(source) if source else self._own.get(tier)
-        if leg is None or not (_LEAST_MS <= busy_ms < _MOST and 1 <= size_bytes < _MOST):
+        if leg is None or not (_LEAST_MS <= busy_ms < _MOST_MS and 1 <= size_bytes < _MOST_BYTES_PER_MS * busy_ms):
             return
         before = leg.told(size_bytes, busy_ms)
         if before is not None and not source and self._factors[tier].value != 1.0:

@@ -6,6 +6,7 @@ Every call has a deadline. What an agent cannot do is `AgentFault`, with the pla
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isfinite
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -102,7 +103,7 @@ class LinkedAgents:
     async def progress(self, ticket: Ticket) -> StageProgress:
         link = await self._to(ticket.node)
         told = [await _ask(link, wire.AskStage(number), wire.Staging) for number in ticket.numbers]
-        states = [StageState(each.state) for each in told]
+        states = [_state(each, ticket.node) for each in told]
         running = [state for state in states if state in (StageState.QUEUED, StageState.FETCHING)]
         failed = [state for state in states if state not in (StageState.READY, *running)]
         state = running[0] if running else failed[0] if failed else StageState.READY
@@ -130,7 +131,10 @@ class LinkedAgents:
 
     async def free_bytes(self, node: str) -> int:
         numbers = (await _ask(await self._to(node), wire.AskStats(), wire.Stats)).numbers
-        return int(numbers.get("dram_bytes", 0.0) - numbers.get("dram_used_bytes", 0.0))
+        free = numbers.get("dram_bytes", 0.0) - numbers.get("dram_used_bytes", 0.0)
+        if not isfinite(free):
+            raise AgentFault(FailReason.NODE_LOST, f"{node} tells of {free} free bytes")
+        return int(free)
 
     def _peer(self, node: str) -> Peer:
         if node not in self.peers:
@@ -187,6 +191,13 @@ def _matching(spaces: tuple[PageSpace, ...], pages: Pages) -> list[PageSpace]:
 def model_name(model: str) -> str:
     """A model's own name: engines may have been given a path, or an owner before it."""
     return model.rstrip("/").rpartition("/")[2]
+
+
+def _state(told: wire.Staging, node: str) -> StageState:
+    try:
+        return StageState(told.state)
+    except ValueError as error:
+        raise AgentFault(FailReason.TRANSFER, f"{node} tells of a stage that is {told.state!r}") from error
 
 
 async def _ask(link: PeerLink, request: wire.Request, kind: type[_Reply]) -> _Reply:

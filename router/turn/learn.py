@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from costmodel.lesson import Lesson, lesson
-from engine_adapters.base import ReplyFacts
+from engine_adapters.base import EngineInfo, ReplyFacts
 from router.body.strip import details
 from router.dialects.dialect import Dialect, split_blocks
 from router.fleet.rates import LegTerm
@@ -17,6 +17,7 @@ from router.turn.turn import Turn
 _MIN_DECODE_TOKENS = 8  # fewer say little about the time between tokens
 _SLACK_TOKENS = 256  # prompts are estimated and engines cache whole pages
 _SLACK_SHARE = 0.1
+_MOST_TOKENS = 1 << 24  # beyond any model's context; where the worker does not tell what it can hold
 
 
 def read_facts(turn: Turn, attempt: Attempt) -> ReplyFacts | None:
@@ -80,10 +81,18 @@ def learn(turn: Turn, record: TurnRecord, threads: ThreadStore, now_ms: float) -
         return
     for worker in {attempt.placement.prefill, attempt.placement.decode}:
         worker.rates.observe_served()
+    if facts is not None and not believable(facts, attempt.placement.prefill.info):
+        facts = None
     threads.finished(turn.sighting.thread, facts or ReplyFacts(), now_ms)
     if facts is not None and facts.prompt_tokens:
         _correct_residency(turn, attempt, facts)
         _observe_times(turn, attempt, facts, now_ms)
+
+
+def believable(facts: ReplyFacts, info: EngineInfo | None) -> bool:
+    """Whether a worker can have held what its reply counts: a few replies that say too much would spoil its curve for long."""
+    most = info.kv_tokens_capacity if info is not None and info.kv_tokens_capacity else _MOST_TOKENS
+    return max(facts.prompt_tokens, facts.completion_tokens) <= most
 
 
 def _since_dispatch(attempt: Attempt | None) -> float | None:

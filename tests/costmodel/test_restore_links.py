@@ -143,3 +143,12 @@ def test_a_source_is_believed_by_its_own_link() -> None:
     assert cost("fast") < cost("unknown") < cost("slow")
     assert cost("fast", Tier.L4) == pytest.approx(cost("", Tier.L4), rel=0.01), "its SSD is the slowest part of the way"
     assert cost("slow", Tier.L4) == pytest.approx(cost("slow"), rel=0.01), "here the network is"
+
+
+@pytest.mark.parametrize(("size_bytes", "busy_ms"), [(9e17, 1.0), (1e9, 1e300), (math.nan, 5.0), (1e9, math.inf), (-1.0, 5.0)])
+def test_what_no_link_can_move_teaches_nothing(size_bytes: float, busy_ms: float) -> None:
+    links = off_by(1.0)
+    links.told(Tier.L4, "", size_bytes, busy_ms)
+    assert links.restore == off_by(1.0).restore
+    links.told(Tier.L4, "", 1e9, 1e3)
+    assert links.restore[Tier.L4].bytes_per_ms == pytest.approx(1e6)
