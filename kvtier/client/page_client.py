@@ -145,6 +145,7 @@ class PageClient:
         self._copier.close()
 
     def _get(self, call: Call, digests: bytes, pages: EnginePages, whole: list[bool]) -> None:
+        whole[:] = [False] * len(pages)  # what an earlier life gave is written over
         ttl_ms, corrupt = 1000 * self._settings.lease_s, []
         chunks = chunks_to_get(len(pages), pages.page_bytes)
 
