@@ -94,6 +94,8 @@ class Agent:
             key = page_key(space, record.digest)
             place = SsdPlace(page.segment, record.offset)
             self.store.tiering.recover(key, record.length, record.checksum, record.kind, record.depth, place)
+        if too_large := self.store.counters.recovered_too_large:
+            log.warning("%d pages on SSD are longer than a slab and left out: raise dram.slab_bytes to have them", too_large)
         log.info(
             "recovered %d pages from %d segments, %d torn, %d files rejected",
             len(found.pages), len(found.files), found.torn_pages, len(found.rejected),

@@ -24,6 +24,7 @@ class StoreCounters(msgspec.Struct):
     ssd_forgotten: int = 0  # left with a reclaimed segment
     ssd_kept: int = 0  # moved out of a reclaimed segment
     recovered: int = 0
+    recovered_too_large: int = 0  # found at start, but longer than a slab is now: not taken in
     corrupt_dram: int = 0
     corrupt_ssd: int = 0
     writes_expired: int = 0

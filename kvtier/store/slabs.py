@@ -41,15 +41,19 @@ class SlabAllocator:
     def capacity_bytes(self) -> int:
         return self.slabs * self.slab_bytes
 
+    def fits(self, length: int) -> bool:
+        return 1 <= length <= self.slab_bytes
+
     def check(self, length: int) -> None:
         """Raises `PageTooLarge`, and ValueError for a page of no bytes."""
         if length < 1:
             raise ValueError(f"a page has at least one byte, not {length}")
-        if length > self.slab_bytes:
+        if not self.fits(length):
             raise PageTooLarge(f"a page of {length} bytes does not fit a slab of {self.slab_bytes}: raise slab_bytes")
 
     def allocate(self, length: int, count: int) -> list[int]:
-        """Offsets of `count` free slots, or of all that the class and free slabs have. `length` has passed `check`."""
+        """Offsets of `count` free slots, or of all that the class and free slabs have. Raises as `check` does."""
+        self.check(length)  # a slab that took the class of a longer page would have no slot to give back
         size = class_bytes(length)
         partial = self._partial.setdefault(size, {})
         offsets: list[int] = []

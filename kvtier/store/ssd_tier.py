@@ -163,10 +163,14 @@ class SsdTier:
         segment.reads -= 1
         self.reading_bytes -= length
 
+    def found(self, segment_id: int) -> Segment:
+        """A segment that is on the device, whether or not anything lives in it."""
+        return self.segments.setdefault(segment_id, Segment(segment_id, {}))
+
     def placed(self, page: Page) -> None:
         """The page now lives at `page.place`."""
         assert page.place is not None
-        segment = self.segments.setdefault(page.place.segment, Segment(page.place.segment, {}))
+        segment = self.found(page.place.segment)
         segment.live[page.key] = page
         segment.live_bytes += page.length
         page.read_since_written = False

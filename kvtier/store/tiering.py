@@ -185,12 +185,19 @@ class Tiering:
         self._ssd.reclaimed(segment)
 
     def recover(self, key: PageKey, length: int, checksum: bytes, kind: PageKind, depth: int, place: SsdPlace) -> None:
-        """A page found on SSD at start; of two with one key the later place counts. Its space must be known."""
+        """A page found on SSD at start; of two with one key the later place counts. Its space must be known.
+
+        One that no slab can hold is not taken in; its segment is reclaimed in time.
+        """
         old = self._catalog.get(key)
         if old is not None:
+            self._counters.recovered -= 1
             self._ssd.forget(old)
-        else:
-            self._counters.recovered += 1
+        if not self.dram.slabs.fits(length):
+            self._counters.recovered_too_large += 1
+            self._ssd.found(place.segment)
+            return
+        self._counters.recovered += 1
         page = Page(key, length, checksum, self._catalog.journals.page_tokens(key), kind, depth, last_ms=self._clock())
         self._catalog.entered_ssd(page, place)
         self._ssd.placed(page)

@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 from agent_rig import SPACE, agent_here, config_of, digest, digests, eventually, get, put
 
 from costmodel.values import Tier, WorkerKey
@@ -54,6 +55,21 @@ async def test_another_life_finds_everything(tmp_path: Path, connect: Connect) -
         assert await thread(client.look, digests(range(50))) == 0
         assert await thread(get, client, range(50)) == [True] * 50
         assert await thread(client.look, digests(range(50))) == 50
+
+
+async def test_a_life_with_smaller_slabs_leaves_out_what_does_not_fit(
+    tmp_path: Path, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_of(tmp_path, ssd={})
+    async with agent_here(config) as agent:
+        await thread(put, connect(config), range(8))
+        await written(agent, 8)
+    config["dram"]["slab_bytes"] = "16 KiB"
+    async with agent_here(config, epoch=2) as agent:
+        assert agent.store.counters.recovered_too_large == 8
+        assert await thread(connect(config).look, digests(range(8)), 8) == 0
+        assert caplog.text.count("raise dram.slab_bytes") == 1
+        assert len(agent.store.tiering.dram.allocate(16 << 10, 512)) == 512
 
 
 async def test_a_stop_waits_for_pages_on_their_way(tmp_path: Path, connect: Connect) -> None:

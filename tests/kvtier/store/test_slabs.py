@@ -59,3 +59,11 @@ def test_what_cannot_fit_is_refused() -> None:
     for pool, slab in ((4096, 8192), (8192, 5000)):
         with pytest.raises(ValueError, match="slab_bytes"):
             SlabAllocator(pool, slab)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 16_385, 1 << 62])
+def test_what_cannot_fit_takes_no_slab(length: int) -> None:
+    slabs = SlabAllocator(32_768, 16_384)
+    with pytest.raises((PageTooLarge, ValueError)):
+        slabs.allocate(length, 1)
+    assert len(slabs.allocate(16_384, 2)) == 2

@@ -277,6 +277,25 @@ def test_a_store_that_starts_again_knows_what_is_on_ssd() -> None:
     assert store.tiering.ssd.live_bytes == 8192  # type: ignore[union-attr]
 
 
+def test_a_page_longer_than_a_slab_is_not_taken_in_and_its_segment_goes() -> None:
+    store, _, disk = make()
+    keys = [page_key(store.meet(SPACE), digest(number)) for number in range(3)]
+    for key, length, place in (
+        (keys[0], 4096, SsdPlace(1, 0)),
+        (keys[0], 32 * KIB, SsdPlace(2, 0)),
+        (keys[1], 32 * KIB, SsdPlace(3, 0)),
+        (keys[2], 4096, SsdPlace(4, 0)),
+    ):
+        disk.bytes_at[place] = key[:16]
+        store.tiering.recover(key, length, key[:16], PageKind.USER_QUERY, 0, place)
+    assert (store.counters.recovered, store.counters.recovered_too_large) == (1, 2)
+    assert [status_of(store, key, 1) for key in keys] == [MISS, MISS, BUSY]
+    settle_all(store, disk, 1)
+    assert status_of(store, keys[2], 2) is OK
+    assert {place.segment for place in disk.bytes_at} == {4}
+    assert [put(store, key, 3) for key in keys[:2]] == [OK, OK]
+
+
 def test_a_clear_while_bytes_are_moved_leaves_no_trace() -> None:
     store, keys, disk = make()
     fill(store, disk, keys[:6])
