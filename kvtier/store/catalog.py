@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from costmodel.values import Tier
-from kvtier.page.key import PageKey
+from kvtier.page.key import PageKey, space_of
 from kvtier.store.journal import Journals
 from kvtier.store.page import Page, SsdPlace
 
@@ -43,6 +43,11 @@ class Catalog:
         self._moved.move_to_end(key)
         if len(self._moved) > _MAX_MOVED:
             self._moved.popitem(last=False)
+
+    def forget_moved(self, space: bytes) -> None:
+        """Nothing of a space is known to lie elsewhere any more."""
+        for key in [key for key in self._moved if space_of(key) == space]:
+            del self._moved[key]
 
     def entered_dram(self, keys: Sequence[PageKey], pages: Iterable[Page]) -> None:
         """Pages and their keys."""

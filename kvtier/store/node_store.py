@@ -157,7 +157,7 @@ class NodeStore:
         return Reserved(write.id, statuses, offsets, self.settings.retry_after_ms)
 
     def commit(self, write_id: int, checksums: Sequence[bytes], owner: int, now_ms: float) -> Status:
-        """The bytes are there, with these checksums. MISS where the write has expired or is unknown: nothing is stored.
+        """The bytes are there, with these checksums. MISS where the write is void or unknown: nothing is stored.
 
         Raises ValueError where there are not as many as pages were claimed.
         """
@@ -169,7 +169,7 @@ class NodeStore:
         if len(checksums) != len(write.keys):
             raise ValueError(f"{len(checksums)} checksums for a write of {len(write.keys)} pages")
         self.tiering.writes.end(write)
-        if write.expired:
+        if write.void:
             self.tiering.dram.unclaim(write.offsets)
             return Status.MISS
         self.counters.stored += len(write.keys)
@@ -249,12 +249,15 @@ class NodeStore:
         return True
 
     def clear(self, space: bytes | None = None) -> int:
-        """Forget every page (of a space); held bytes come back as their holders let go. How many pages.
+        """Forget every page (of a space), also those that are being written; held bytes come back as their holders let go. How
+        many pages.
 
         Another life finds none of them once `unnoted_clears` is over.
         """
-        if self.tiering.ssd is not None:
-            for each in [space] if space is not None else self.journals.spaces():
+        for each in [space] if space is not None else self.journals.spaces():
+            self.tiering.writes.void(each, self._now_ms)
+            self.catalog.forget_moved(each)
+            if self.tiering.ssd is not None:
                 self.tiering.ssd.clear(each)
         pages = [page for page in self.catalog.pages() if space is None or space_of(page.key) == space]
         for page in pages:

@@ -145,11 +145,11 @@ class Tiering:
 
     def promoted(self, write_id: int) -> None:
         write = self._read(write_id)
-        page = self._catalog.get(write.keys[0]) if write else None
+        page = self._sought(write)
         if write is not None and page is not None:
             self._counters.promoted += 1
             self.settle(write, [page.checksum])
-        elif write is not None:  # forgotten meanwhile
+        elif write is not None:
             self.dram.unclaim(write.offsets)
 
     def promotion_failed(self, write_id: int, status: Status) -> None:
@@ -159,7 +159,7 @@ class Tiering:
             return
         self.dram.unclaim(write.offsets)
         self._counters.promotions_failed += 1
-        page = self._catalog.get(write.keys[0])
+        page = self._sought(write)
         if status is Status.CORRUPT and page is not None and page.place is not None:
             self._counters.corrupt_ssd += 1
             self._ssd.forget(page)
@@ -270,6 +270,10 @@ class Tiering:
         if write is not None:
             self._ssd.read(write_id)
         return write
+
+    def _sought(self, write: Write | None) -> Page | None:
+        """The page that was read for a write; None where it was forgotten meanwhile, though another may have its key now."""
+        return self._catalog.get(write.keys[0]) if write is not None and not write.void else None
 
     def _let_go(self, page: Page) -> None:
         """A page that is worth least: to SSD first if it may, else out."""

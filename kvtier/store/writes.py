@@ -1,8 +1,9 @@
 """Slots that are being written: from reservation to commit, abort or expiry.
 
-An expired write loses its key at once, so that another may write the page, but not its bytes: its writer shares the memory and
-may still be at it. The bytes come back when the writer speaks of the write again, when its connection ends, or after a
-quarantine. (What a writer that outlives even that scribbles over is caught by the checksum.)
+A write that is void, because it expired or its space was cleared, loses its keys at once, so that others may write the pages,
+but not its bytes: its writer shares the memory and may still be at it. The bytes come back when the writer speaks of the write
+again, when its connection ends, or after a quarantine. (What a writer that outlives even that scribbles over is caught by the
+checksum.)
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import chain, takewhile
 
 import msgspec
 
-from kvtier.page.key import PageKey
+from kvtier.page.key import PageKey, space_of
 from kvtier.page.kind import PageKind
 
 
@@ -24,7 +25,7 @@ class Origin(Enum):
 
 
 class Write(msgspec.Struct):
-    """Pages of one space and length that were reserved together, and are committed, dropped or expire together."""
+    """Pages of one space and length that were reserved together, and are committed or dropped together, or void."""
 
     id: int
     owner: int
@@ -35,7 +36,7 @@ class Write(msgspec.Struct):
     kind: PageKind
     depths: Sequence[int]
     origin: Origin
-    expired: bool = False
+    void: bool = False  # nothing of it may be stored
 
 
 class Writes:
@@ -46,8 +47,8 @@ class Writes:
         self._quarantine_ms = quarantine_ms
         self._open: dict[int, Write] = {}  # their deadlines ascend
         self._reads: dict[int, Write] = {}  # from SSD: the agent itself ends them
-        self._keys: set[PageKey] = set()  # of the two
-        self._quarantined: dict[int, Write] = {}
+        self._keys: set[PageKey] = set()  # of the two, but for void ones
+        self._quarantined: dict[int, Write] = {}  # void
         self._next = 1
 
     def __len__(self) -> int:
@@ -84,7 +85,7 @@ class Writes:
         return not self._keys.isdisjoint(keys)
 
     def get(self, write_id: int, owner: int) -> Write | None:
-        """The owner's write; look at `expired` before believing it."""
+        """The owner's write; look at `void` before believing it."""
         write = self._open.get(write_id) or self._reads.get(write_id) or self._quarantined.get(write_id)
         return write if write is not None and write.owner == owner else None
 
@@ -103,14 +104,19 @@ class Writes:
         return gone
 
     def expire(self, now_ms: float) -> int:
-        """Quarantine the writes whose time is up; how many pages."""
+        """Void the writes whose time is up; how many pages."""
         expired = list(takewhile(lambda write: write.deadline_ms <= now_ms, self._open.values()))
         for write in expired:
-            self.end(write)
-            write.expired = True
-            write.deadline_ms = now_ms + self._quarantine_ms
-            self._quarantined[write.id] = write
+            self._quarantine(write, now_ms)
         return sum(len(write.keys) for write in expired)
+
+    def void(self, space: bytes, now_ms: float) -> None:
+        """Void what is being written of a space, by anyone."""
+        for write in [write for write in self._open.values() if space_of(write.keys[0]) == space]:
+            self._quarantine(write, now_ms)
+        for write in self._reads.values():
+            if space_of(write.keys[0]) == space and not write.void:
+                self._void(write)
 
     def take_released(self, now_ms: float) -> list[Write]:
         """Writes whose quarantine is over: their bytes may be used again."""
@@ -121,8 +127,19 @@ class Writes:
 
     def end(self, write: Write) -> None:
         """It is no longer ours; its bytes are the caller's to use or to give back."""
-        if write.expired:
-            del self._quarantined[write.id]
-            return
-        del (self._reads if write.origin is Origin.SSD else self._open)[write.id]
+        if write.origin is Origin.SSD:
+            del self._reads[write.id]
+        else:
+            del (self._quarantined if write.void else self._open)[write.id]
+        if not write.void:
+            self._keys.difference_update(write.keys)
+
+    def _quarantine(self, write: Write, now_ms: float) -> None:
+        del self._open[write.id]
+        self._void(write)
+        write.deadline_ms = max(write.deadline_ms, now_ms) + self._quarantine_ms
+        self._quarantined[write.id] = write
+
+    def _void(self, write: Write) -> None:
+        write.void = True
         self._keys.difference_update(write.keys)

@@ -12,6 +12,7 @@ from kvtier.page.status import Status
 from kvtier.policies.eviction import Lru, SemanticClasses
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.store.slabs import PageTooLarge
+from kvtier.store.writes import Origin
 
 OK, MISS, BUSY, MOVED = Status.OK, Status.MISS, Status.BUSY, Status.MOVED
 EXISTS, WRITING = Status.EXISTS, Status.WRITING
@@ -303,12 +304,43 @@ def test_leading_runs_stop_at_the_first_gap() -> None:
 
 
 def test_a_clear_may_be_limited_to_a_space() -> None:
-    store, (key, *_) = make_store()
+    store, (key, handed_over, *_) = make_store()
     other = page_key(store.meet(PageSpace("other", "bf16", "page_first", 16)), digest(0))
     put(store, key, 0)
     put(store, other, 0)
+    store.hand_over(handed_over, "elsewhere")
     assert store.clear(store.meet(SPACE)) == 1
-    assert [status_of(store, each, 1) for each in (key, other)] == [MISS, OK]
+    assert [status_of(store, each, 1) for each in (key, handed_over, other)] == [MISS, MISS, OK]
+
+
+def test_a_clear_voids_what_is_being_written() -> None:
+    store, (key, *_) = make_store(pending_ttl_ms=100, quarantine_ms=1000)
+    other = page_key(store.meet(PageSpace("other", "bf16", "page_first", 16)), digest(0))
+    stale = store.reserve([key], 4096, ALICE, 0)
+    kept = store.reserve([other], 4096, ALICE, 0)
+    store.clear(store.meet(SPACE))
+    assert status_of(store, key, 1) is MISS
+    fresh = store.reserve([key], 4096, BOB, 1, origin=Origin.PEER)
+    assert fresh.statuses == [OK]
+    assert fresh.offsets != stale.offsets  # Alice may still be writing there
+    assert store.commit(stale.write_id, [b"a" * 16], ALICE, 2) is MISS
+    assert store.commit(kept.write_id, [b"o" * 16], ALICE, 2) is OK
+    store.clear(store.meet(SPACE))
+    assert store.commit(fresh.write_id, [b"b" * 16], BOB, 3) is MISS
+    assert [status_of(store, each, 4) for each in (key, other)] == [MISS, OK]
+    assert store.tiering.dram.slabs.used_bytes == 4 * KIB
+    assert store.counters.writes_expired == 0
+
+
+def test_bytes_of_a_void_write_come_back_by_themselves() -> None:
+    store, (key, *_) = make_store(pending_ttl_ms=100, quarantine_ms=1000)
+    store.reserve([key], 4096, ALICE, 0)
+    store.clear()
+    store.clear()
+    store.tick(1099)
+    assert store.tiering.dram.slabs.used_bytes == 4 * KIB
+    store.tick(1100)
+    assert store.tiering.dram.slabs.used_bytes == 0
 
 
 def test_impossible_puts_claim_nothing() -> None:

@@ -25,6 +25,7 @@ from kvtier.store.node_store import NodeStore
 from kvtier.store.page import SsdPlace
 from kvtier.store.settings import DemoteWhen, DramSettings, SsdSettings
 from kvtier.store.slabs import class_bytes
+from kvtier.store.writes import Origin
 
 KEYS = 24
 POLICIES = (Lru(), LfuDecay(), ReusePerByte(), SemanticClasses())
@@ -43,6 +44,7 @@ class HeldLease:
 class HeldWrite:
     owner: int
     at: dict[PageKey, int]
+    void: bool = False
 
 
 @dataclass
@@ -78,6 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.pins: dict[int, HeldPin] = {}
         self.writes: dict[int, HeldWrite] = {}
         self.todo: list[Demotion | Promote | Clear | tuple[Reclaim, Keep | None]] = []
+        self.reading_void: set[int] = set()  # reads from SSD that a clear has overtaken
         self.failed_notes = False
         self.noted: set[SsdPlace] = set()  # what was on SSD when a clear was noted: forgotten by the next life
         self.seen = 0
@@ -152,7 +155,9 @@ class StoreMachine(RuleBasedStateMachine):
         contents = [sha256(key + bytes([variant])).digest()[:16] for key in write.at]
         if self.store.tiering.writes.get(write_id, write.owner):  # later its bytes are others'; checksums catch that
             self.memory.update(zip(write.at.values(), contents, strict=True))
-        if self.store.commit(write_id, contents, write.owner, self.now()) is Status.OK:
+        committed = self.store.commit(write_id, contents, write.owner, self.now())
+        assert committed is Status.MISS or not write.void, "what was begun before a clear is stored after it"
+        if committed is Status.OK:
             for (key, offset), content in zip(write.at.items(), contents, strict=True):
                 page = self.store.catalog.get(key)
                 assert page is not None
@@ -258,6 +263,10 @@ class StoreMachine(RuleBasedStateMachine):
         if not really:
             return
         self.store.clear()
+        self.reading_void.update(write.id for write in self.store.tiering.writes if write.origin is Origin.SSD)
+        for write in self.writes.values():
+            write.void = True
+        assert not any(map(self.store.tiering.writes.writing, self.keys))
         self.unpromise(set(self.keys))
         self.project()
         assert self.known == {Tier.L3: set(), Tier.L4: set()}
@@ -336,7 +345,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.disk.bytes_at[todo.place] == todo.checksum, "a page's segment was deleted while it was read"
         if outcome in ("well", "full"):
             self.memory[todo.offset] = todo.checksum
+            promoted = self.store.counters.promoted
             self.store.tiering.promoted(todo.write_id)
+            assert todo.write_id not in self.reading_void or self.store.counters.promoted == promoted
         else:
             self.store.tiering.promotion_failed(todo.write_id, Status.CORRUPT if outcome == "corrupt" else Status.MISS)
 

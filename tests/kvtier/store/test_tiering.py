@@ -316,6 +316,22 @@ def test_a_clear_while_bytes_are_moved_leaves_no_trace() -> None:
     assert len(store.tiering.ssd.segments) <= 1  # type: ignore[union-attr]
 
 
+def test_what_was_being_read_when_it_was_cleared_is_not_taken_for_what_was_put_since() -> None:
+    store, keys, disk = make()
+    fill(store, disk, keys[:6])
+    assert [status_of(store, key, 1) for key in keys[:2]] == [BUSY, BUSY]
+    reads = [each for each in store.plan(1) if isinstance(each, Promote)]
+    assert len(reads) == 2
+    store.clear()
+    assert [put(store, key, 2, variant=1) for key in keys[:2]] == [OK, OK]
+    store.tiering.promoted(reads[0].write_id)
+    store.tiering.promotion_failed(reads[1].write_id, CORRUPT)
+    pages = store.acquire(keys[:2], BOB, 10, 3).pages
+    assert all(page is not None and page.offset not in {read.offset for read in reads} for page in pages)
+    assert store.tiering.dram.slabs.used_bytes == 8 * KIB
+    assert (store.counters.promoted, store.counters.corrupt_ssd) == (0, 0)
+
+
 def test_nothing_is_written_between_a_clear_and_its_note() -> None:
     store, keys, disk = make()
     put(store, keys[0], 0)
