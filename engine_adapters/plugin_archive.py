@@ -15,6 +15,7 @@ _CLIENT = (
     "kvtier/page/*.py",
     "kvtier/wire/__init__.py",
     "kvtier/wire/frames.py",
+    "kvtier/wire/leased_pages.py",
     "kvtier/wire/messages.py",
     "kvtier/client/*.py",
     "kvtier/copy/*.py",

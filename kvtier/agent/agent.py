@@ -145,7 +145,7 @@ class Agent:
 
     def numbers(self) -> dict[str, float]:
         """Everything there is to tell: counters, and gauges of this moment."""
-        parts = [self.store.counters, self.listeners.counters, self.links.counters, self.fetcher.counters]
+        parts = [self.store.counters, self.listeners.counters, self.links.counters, self.fetcher.counters, self.stager.counters]
         if self._mover is not None:
             parts.append(self._mover.counters)
         if self.sharer is not None:

@@ -27,7 +27,8 @@ from kvtier.store.writes import Origin
 from kvtier.transport.links import PeerLinks
 from kvtier.transport.page_reader import PageReader, RemotePage
 from kvtier.transport.peer_link import PeerLink, PeerRefused, PeerUnavailable
-from kvtier.wire.messages import Acquire, Acquired, Peer, Release, Report
+from kvtier.wire.leased_pages import leased_pages
+from kvtier.wire.messages import Acquire, Acquired, MessageError, Peer, Release, Report
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class FetchCounters(msgspec.Struct):
     fetched_bytes: int = 0
     fetches_failed: int = 0  # calls to peers that came to nothing
     corrupt_received: int = 0
+    fetch_crashes: int = 0  # faults of our own; should stay 0
 
 
 class Fetched(msgspec.Struct, frozen=True):
@@ -56,7 +58,7 @@ class _Claim(msgspec.Struct):
     page: RemotePage
     position: int  # among the keys
     write_id: int
-    target: memoryview
+    offset: int  # of those bytes in the pool
     generation: int  # of the page there
     checksum: bytes
 
@@ -95,11 +97,20 @@ class Fetcher:
         self, space: PageSpace, digests: bytes, peer: Peer, deadline_ms: float, budget_bytes: int | None = None
     ) -> Fetched:
         """Until `deadline_ms` on the store's clock. Pages of a peer that fails are BUSY, and so are pages over the budget."""
+        try:
+            return await self._fetch(space, digests, peer, deadline_ms, budget_bytes)
+        except asyncio.CancelledError:
+            self.counters.fetches_failed += not self._left_s(deadline_ms)  # whoever asked keeps the same deadline, and is first
+            raise
+
+    async def _fetch(
+        self, space: PageSpace, digests: bytes, peer: Peer, deadline_ms: float, budget_bytes: int | None
+    ) -> Fetched:
         pages = len(digests) // DIGEST_BYTES
         try:
             link = await self._links.to(peer)
             number = await link.attach(space, self._left_s(deadline_ms))
-            acquired = await self._acquire(link, number, digests, deadline_ms)
+            acquired, found = await self._acquire(link, number, digests, deadline_ms)
         except (PeerUnavailable, PeerRefused) as error:
             self.counters.fetches_failed += 1
             log.info("fetching from %s failed: %s", peer.node, error)
@@ -107,27 +118,38 @@ class Fetcher:
         leased = _Leased(link, number, acquired.lease, digests, [], list(map(Status, acquired.statuses)))
         if not acquired.lease:
             return Fetched(leased.statuses)
-        self._claim(leased, acquired, page_keys(self._store.meet(space), digests), budget_bytes)
-        moved = await self._move(leased, deadline_ms)
-        self._begin(self._let_go(leased))
-        return Fetched(leased.statuses, moved)
+        try:
+            self._claim(leased, acquired, found, page_keys(self._store.meet(space), digests), budget_bytes)
+            return Fetched(leased.statuses, await self._move(leased, deadline_ms))
+        finally:
+            self._begin(self._let_go(leased))
 
-    async def _acquire(self, link: PeerLink, space: int, digests: bytes, deadline_ms: float) -> Acquired:
-        """What the peer has; half of the time may pass while it reads from its SSD."""
+    async def _acquire(self, link: PeerLink, space: int, digests: bytes, deadline_ms: float) -> tuple[Acquired, Sequence[int]]:
+        """What the peer has, and which pages it leased; half of the time may pass while it reads from its SSD."""
         left_ms = 1000 * self._left_s(deadline_ms)
         acquired = await link.call(Acquire(space, digests, left_ms + _LEASE_SLACK_MS, left_ms / 2), left_ms / 1000)
-        if not isinstance(acquired, Acquired) or len(acquired.statuses) * DIGEST_BYTES != len(digests):
+        if not isinstance(acquired, Acquired):
             raise PeerRefused(f"{type(acquired).__name__} is no answer to Acquire")
-        return acquired
+        try:
+            return acquired, _sensible(acquired, len(digests) // DIGEST_BYTES)
+        except MessageError as error:
+            raise PeerRefused(f"no answer to Acquire: {error}") from error
 
-    def _claim(self, leased: _Leased, acquired: Acquired, keys: Sequence[PageKey], budget_bytes: int | None) -> None:
+    def _claim(
+        self, leased: _Leased, acquired: Acquired, found: Sequence[int], keys: Sequence[PageKey], budget_bytes: int | None
+    ) -> None:
         """Bytes here for every page that is OK there and not here; the others' statuses become what they are here."""
-        index = -1
+        try:
+            self._claim_each(leased, acquired, found, keys, budget_bytes)
+        except BaseException:
+            self._abort(leased.claims)
+            raise
+
+    def _claim_each(
+        self, leased: _Leased, acquired: Acquired, found: Sequence[int], keys: Sequence[PageKey], budget_bytes: int | None
+    ) -> None:
         left = budget_bytes
-        for position, status in enumerate(leased.statuses):
-            if status is not Status.OK:
-                continue
-            index += 1
+        for index, position in enumerate(found):
             page = RemotePage(index, acquired.offsets[index], acquired.lengths[index])
             if left is not None and (left := left - page.length) < 0:
                 leased.statuses[position] = Status.BUSY
@@ -135,9 +157,8 @@ class Fetcher:
             reserved = self._reserve(keys[position], page.length, acquired.depths[index], PageKind(acquired.kinds[index]))
             leased.statuses[position] = Status.OK if reserved.statuses[0] is Status.EXISTS else Status.BUSY
             if reserved.statuses[0] is Status.OK:
-                target = self._pool.view(reserved.offsets[0], page.length)
                 checksum = acquired.checksums[index * CHECKSUM_BYTES : (index + 1) * CHECKSUM_BYTES]
-                claim = _Claim(page, position, reserved.write_id, target, acquired.generations[index], checksum)
+                claim = _Claim(page, position, reserved.write_id, reserved.offsets[0], acquired.generations[index], checksum)
                 leased.claims.append(claim)
 
     def _reserve(self, key: PageKey, length: int, depth: int, kind: PageKind) -> Reserved:
@@ -169,26 +190,32 @@ class Fetcher:
 
     async def _read(self, leased: _Leased, deadline_s: float) -> None:
         """Whatever happens no claim stays."""
-        claims = leased.claims
-        checksums: list[bytes] | None = None
+        claims, targets = leased.claims, list[memoryview]()
         try:
-            pages, targets = [claim.page for claim in claims], [claim.target for claim in claims]
+            pages = [claim.page for claim in claims]
+            targets += (self._pool.view(claim.offset, claim.page.length) for claim in claims)
             checksums = await self._reader.read(leased.link, leased.lease, pages, targets, deadline_s)
+            for claim, checksum in zip(claims, checksums or (), strict=checksums is not None):
+                leased.statuses[claim.position] = self._commit(claim, checksum)
         except (PeerUnavailable, PeerRefused) as error:
             self.counters.fetches_failed += 1
             log.info("reading pages failed: %s", error)
+        except Exception:
+            self.counters.fetch_crashes += 1
+            log.exception("reading pages failed")
         finally:
-            for index, claim in enumerate(claims):
-                if checksums is not None:
-                    leased.statuses[claim.position] = self._commit(claim, checksums[index])
-                else:
-                    self._store.abort(claim.write_id, SELF)
-                claim.target.release()  # an error that somebody keeps must not keep the pool's memory
+            self._abort(claims)
+            for target in targets:
+                target.release()  # an error that somebody keeps must not keep the pool's memory
+
+    def _abort(self, claims: Sequence[_Claim]) -> None:
+        """Give back what was not committed: what was is not known by its write any more."""
+        for claim in claims:
+            self._store.abort(claim.write_id, SELF)
 
     def _commit(self, claim: _Claim, checksum: bytes) -> Status:
         if checksum != claim.checksum:
             self.counters.corrupt_received += 1
-            self._store.abort(claim.write_id, SELF)
             return Status.CORRUPT
         if self._store.commit(claim.write_id, [checksum], SELF, self._clock_ms()) is not Status.OK:
             return Status.BUSY
@@ -210,3 +237,11 @@ class Fetcher:
 
     def _left_s(self, deadline_ms: float) -> float:
         return max(0.0, deadline_ms - self._clock_ms()) / 1000
+
+
+def _sensible(acquired: Acquired, asked: int) -> Sequence[int]:
+    """Which of the asked pages are leased. Raises `MessageError`, also for places and sizes that no page has."""
+    found = leased_pages(acquired, asked)
+    if found and (min(acquired.lengths) < 1 or min(acquired.offsets) < 0 or min(acquired.depths) < 0):
+        raise MessageError("a page of no length, or at a place below the first")
+    return found

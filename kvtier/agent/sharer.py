@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from math import inf, nan
 
 import msgspec
 
@@ -96,10 +97,12 @@ class Sharer:
         except (PeerUnavailable, PeerRefused) as error:
             log.info("no word of %s: %s", peer.node, error)
             return None
-        if not isinstance(reply, Stats):
+        numbers = reply.numbers if isinstance(reply, Stats) else {}
+        pool_bytes, used_bytes = numbers.get("dram_bytes", nan), numbers.get("dram_used_bytes", nan)
+        if not 0 <= used_bytes <= pool_bytes < inf:
+            log.warning("%s says nothing sensible about its room", peer.node)
             return None
-        pool_bytes = int(reply.numbers["dram_bytes"])
-        return NodeRoom(peer.node, pool_bytes - int(reply.numbers["dram_used_bytes"]), pool_bytes)
+        return NodeRoom(peer.node, int(pool_bytes - used_bytes), int(pool_bytes))
 
     async def _copy(self, rooms: Sequence[NodeRoom]) -> None:
         """Hot pages to the freest nodes that have no copy from us."""
@@ -160,12 +163,15 @@ class Sharer:
         digests = b"".join(digest_of(page.key) for page in pages)
         until_ms = self._clock_ms() + self._settings.deadline_ms
         staging = await link.call(Stage(number, digests, [self._here], self._settings.deadline_ms), _ASK_S)
-        while isinstance(staging, Staging) and staging.state in _UNDER_WAY:
-            if self._clock_ms() > until_ms:
-                await link.call(CancelStage(staging.stage), _ASK_S)
+        late = False
+        while isinstance(staging, Staging) and staging.state in _UNDER_WAY and not late:
             await asyncio.sleep(_POLL_S)
+            if late := self._clock_ms() > until_ms:
+                await link.call(CancelStage(staging.stage), _ASK_S)
             staging = await link.call(AskStage(staging.stage), _ASK_S)
-        return staging.leading if isinstance(staging, Staging) else 0
+        if not isinstance(staging, Staging) or not 0 <= staging.leading <= len(pages):
+            raise PeerRefused("no answer to Stage that makes sense")
+        return staging.leading
 
     def _remember(self, key: PageKey, node: str) -> None:
         self._copies.setdefault(key, set()).add(node)

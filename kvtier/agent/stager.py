@@ -37,6 +37,7 @@ class StageState(StrEnum):
     PARTIAL = "partial"  # what could be had is; the rest is nowhere, or over budget
     EXPIRED = "expired"
     CANCELLED = "cancelled"
+    FAILED = "failed"  # by a fault of this node
 
 
 class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +45,10 @@ class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_queued: int = 256
     max_ms: float = 60_000  # the longest deadline that is granted, and the longest hold behind it
     max_held_share: float = 0.3  # of DRAM, by all stages together
+
+
+class StageCounters(msgspec.Struct):
+    stage_crashes: int = 0  # faults of our own; should stay 0
 
 
 class StagesFull(Exception):
@@ -80,6 +85,7 @@ class Stager:
         settings: StageSettings,
         clock_ms: Callable[[], float],
     ) -> None:
+        self.counters = StageCounters()
         self._store = store
         self._fetcher = fetcher
         self._progress = progress
@@ -155,6 +161,10 @@ class Stager:
             job.state = StageState.READY if self.leading(job) == len(job.keys) else StageState.PARTIAL
         except TimeoutError:
             job.state = StageState.EXPIRED
+        except Exception:
+            self.counters.stage_crashes += 1
+            job.state = StageState.FAILED
+            log.exception("a stage failed")
 
     async def _bring(self, job: StageJob) -> None:
         self._gather(job)

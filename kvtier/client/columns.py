@@ -8,8 +8,8 @@ from itertools import accumulate
 from kvtier.client.channel import AgentRefused, AgentUnavailable
 from kvtier.page.checksum import CHECKSUM_BYTES
 from kvtier.page.key import DIGEST_BYTES
-from kvtier.page.status import Status
-from kvtier.wire.messages import Acquired, Column
+from kvtier.wire.leased_pages import leased_pages
+from kvtier.wire.messages import Acquired, Column, MessageError
 
 # Pages are asked about in chunks, two of them ahead of the copies: the agent looks for the next while one is copied. It is
 # an interpreter whose code the copies push out of the caches, so that a request costs it 0.1 ms and a page in it 1 us: chunks
@@ -63,20 +63,15 @@ def digests_of(digests: bytes, chunk: slice) -> bytes:
 
 
 def found_pages(acquired: Acquired, pages: int, page_bytes: int) -> Sequence[int]:
-    """Which of the asked pages are leased. Raises `AgentRefused` where they are stored in other lengths."""
-    check_count(len(acquired.statuses), pages)
-    found = numbers_ok(acquired.statuses)
-    for column in (len(acquired.offsets), len(acquired.generations), len(acquired.checksums) // CHECKSUM_BYTES):
-        check_count(column, len(found))
+    """Which of the asked pages are leased. Raises `AgentRefused` where they are stored in other lengths, and
+    `AgentUnavailable` for an answer that makes no sense."""
+    try:
+        found = leased_pages(acquired, pages)
+    except MessageError as error:
+        raise AgentUnavailable(str(error)) from error
     if acquired.lengths != Column([page_bytes]) * len(found):
         raise AgentRefused(f"pages of {set(acquired.lengths)} bytes are stored in this space, not of {page_bytes}")
     return found
-
-
-def numbers_ok(statuses: bytes) -> Sequence[int]:
-    if not any(statuses):  # all OK, as they mostly are
-        return range(len(statuses))
-    return [number for number, status in enumerate(statuses) if status == Status.OK]
 
 
 def mark(pages: list[bool], chunk: slice, numbers: Sequence[int]) -> None:

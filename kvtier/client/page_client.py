@@ -26,7 +26,6 @@ from kvtier.client.columns import (
     digests_of,
     found_pages,
     mark,
-    numbers_ok,
 )
 from kvtier.client.copier import Copier
 from kvtier.client.engine_pages import EnginePages
@@ -34,6 +33,7 @@ from kvtier.client.meetings import Meeting, Meetings
 from kvtier.client.memory import SharedMemory
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
+from kvtier.wire.leased_pages import numbers_ok
 from kvtier.wire.messages import (
     Acquire,
     Acquired,

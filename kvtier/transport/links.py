@@ -90,7 +90,7 @@ class PeerLinks:
         try:
             async with asyncio.timeout(connect_s):
                 sock = await _dial(peer)
-        except (OSError, TimeoutError) as error:
+        except (OSError, ValueError, OverflowError, TimeoutError) as error:  # the middle ones: what is no host, or no port
             raise PeerUnavailable(f"no connection to {peer.node} at {peer.host}:{peer.port}: {error}") from error
         stream = FrameStream(sock, self._settings.stall_ms / 1000)
         link = PeerLink(stream, self.counters, self._settings.max_calls)
