@@ -24,6 +24,7 @@ from kvtier.store.node_store import NodeStore
 from kvtier.store.page import Page
 from kvtier.store.slabs import PageTooLarge
 from kvtier.wire import messages as wire
+from kvtier.wire.bounds import check_numbers
 
 MAX_WAIT_MS = 60_000.0
 _NOTE_CLEARS_MS = 1000.0
@@ -108,6 +109,7 @@ class Desk:
         """At once, or awaited where it takes time. Every answer must be `finished`."""
         self.asked_ms = self._clock_ms()
         try:
+            check_numbers(request)
             found = self._handlers[type(request)](owner, request)
         except _REFUSED as error:
             return _refusal(error)

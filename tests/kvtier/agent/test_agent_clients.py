@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf, nan
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -194,6 +195,10 @@ async def test_pins_and_tags_over_the_wire(tmp_path: Path, connect: Connect, dia
         wire.Reserve(0, digests([1]), 0),
         wire.Commit(1, b"c" * 17),
         wire.ReplayEvents(b"?" * 16, 0),
+        wire.Reserve(0, digests([1, 2]), 4096, 2**63 - 1),
+        wire.Acquire(0, digests([1]), nan),
+        wire.PinPages(0, digests([1]), inf),
+        wire.Release(0, 2**63 - 1, 1.0),
     ],
 )
 async def test_nonsense_is_refused_and_the_connection_goes_on(tmp_path: Path, dial: Dial, nonsense: wire.Request) -> None:
