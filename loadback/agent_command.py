@@ -9,12 +9,15 @@ from typing import Annotated
 import typer
 
 from kvtier.agent.config import AgentConfig, ConfigError, load_config
+from kvtier.agent.host_room import too_little_disk, too_much_memory
 from loadback.terminal import say
 
 
 def agent(
     config: Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML file; see docs/tiers.md.")],
-    check: Annotated[bool, typer.Option("--check", help="Only say whether the file is good, and what it says.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether the file is good for this host, and what it says.")
+    ] = False,
 ) -> None:
     """Keep this host's share of the KV store: L3 in shared memory, L4 on SSD.
 
@@ -38,7 +41,12 @@ def agent(
         if extra := missing_extra(settings.transport):
             print(f"{config}: transport.engine {extra} needs the extra: pip install 'loadback[{extra}]'", file=sys.stderr)
             raise typer.Exit(1)
+        if faults := too_much_memory(settings):
+            print(f"{config}: {faults[0]}", file=sys.stderr)
+            raise typer.Exit(1)
         say(summary(settings))
+        for line in too_little_disk(settings):
+            say(line)
         raise typer.Exit(0)
     from kvtier.agent.process import run_agent  # loads the whole agent: other commands start faster without it
 

@@ -49,6 +49,15 @@ def test_a_transport_that_is_not_installed_is_no_good_file(tmp_path: Path) -> No
     assert "mori.yaml: transport.engine mori needs the extra: pip install 'loadback[mori]'" in text
 
 
+def test_more_memory_than_the_host_has_is_no_good_file(tmp_path: Path) -> None:
+    file = tmp_path / "huge.yaml"
+    file.write_text("node: a\nsocket: /tmp/s\ndram: {bytes: 64 TiB}\n")
+    status, text = invoke("--config", str(file), "--check")
+    assert status == 1
+    assert text.startswith(f"{file}: dram.bytes: 65,536.0 GiB of DRAM, but this host has ")
+    assert "good" not in text
+
+
 def test_the_sglang_plugin_comes_with_its_flags_and_says_what_it_made(tmp_path: Path) -> None:
     archive = tmp_path / "new" / "plugin.zip"
     result = CliRunner().invoke(build(), ["sglang-plugin", str(archive), "--worker", "p0"], env={"COLUMNS": "200"})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kvtier.pool import backing
 from kvtier.pool.backing import HUGE_BYTES, Backing, BackingError
 from kvtier.pool.dram_pool import DramPool
 
@@ -65,3 +66,11 @@ def test_a_backing_that_cannot_be_had_says_what_to_set() -> None:
 def test_sizes_are_whole_huge_pages() -> None:
     with pytest.raises(ValueError, match="multiple"):
         DramPool.create(HUGE_BYTES + 4096)
+
+
+def test_a_large_pool_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(backing, "_STEP_BYTES", HUGE_BYTES)
+    with caplog.at_level("INFO"):
+        DramPool.create(3 * HUGE_BYTES, Backing.PLAIN).close()
+        DramPool.create(HUGE_BYTES, Backing.PLAIN).close()
+    assert caplog.messages == [f"prefaulting L3: {taken} of 6 MiB taken" for taken in (0, 2, 4)]

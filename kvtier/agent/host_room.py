@@ -1,0 +1,80 @@
+"""Whether an agent's sizes fit its host: L3 in memory that this process may have, L4 on the disk of its directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kvtier.agent.config import AgentConfig
+from kvtier.pool.backing import Backing
+
+_ROOT = Path("/")
+
+
+def too_much_memory(config: AgentConfig, root: Path = _ROOT) -> list[str]:
+    """One line where L3 is larger than the host's memory, or than the cgroup's, which reserved huge pages do not count in."""
+    wanted, total = config.dram.bytes, memory_bytes(root)
+    if total is not None and wanted > total:
+        return [f"dram.bytes: {_gib(wanted)} of DRAM, but this host has {_gib(total)}: lower it, and leave room for engines"]
+    allowed = None if config.dram.backing is Backing.HUGETLB else cgroup_bytes(root)
+    if allowed is not None and wanted > allowed:
+        return [f"dram.bytes: {_gib(wanted)} of DRAM, but the cgroup allows {_gib(allowed)}: lower it, or raise memory.max"]
+    return []
+
+
+def too_little_disk(config: AgentConfig) -> list[str]:
+    """A warning only: a file system may grow, or say less than it has."""
+    if config.ssd is None:
+        return []
+    held = disk_bytes(Path(config.ssd.directory))
+    if config.ssd.bytes <= held:
+        return []
+    return [
+        f"warning: ssd.bytes: {_gib(config.ssd.bytes)} of SSD, but the file system of {config.ssd.directory} holds "
+        f"{_gib(held)}: lower it, or pages are lost when it is full"
+    ]
+
+
+def memory_bytes(root: Path = _ROOT) -> int | None:
+    """Of the host; None where the kernel does not say."""
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemTotal:")), None)
+
+
+def cgroup_bytes(root: Path = _ROOT) -> int | None:
+    """The tightest limit of this process's cgroup and those above it, of version 1 or 2; None without one."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    limits: list[int] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            limits += _limits(root / "sys/fs/cgroup", path, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits(root / "sys/fs/cgroup/memory", path, "memory.limit_in_bytes")
+    return min(limits, default=None)
+
+
+def disk_bytes(directory: Path) -> int:
+    """Of the file system that a directory is on, or will be once it is made."""
+    while not directory.exists():
+        directory = directory.parent
+    told = os.statvfs(directory)
+    return told.f_frsize * told.f_blocks
+
+
+def _limits(top: Path, path: str, name: str) -> list[int]:
+    """A container may see its own cgroup as the top one and not by the path it is told."""
+    folder = top / path.lstrip("/")
+    folders = [folder, *(parent for parent in folder.parents if parent.is_relative_to(top))]
+    said = [(each / name).read_text(encoding="ascii").strip() for each in folders if (each / name).is_file()]
+    return [int(limit) for limit in said if limit.isdigit()]
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1 << 30):,.1f} GiB"
