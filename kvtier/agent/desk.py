@@ -175,8 +175,11 @@ class Desk:
             await self._progress.wait(left_ms / 1000)
 
     def _release(self, owner: Owner, request: wire.Release) -> wire.Reply:
-        self._store.release(request.lease, owner.number)
-        self._traffic.told(LOCAL, request.read_bytes, request.busy_ms)
+        lease = self._store.release(request.lease, owner.number)
+        if lease is not None and request.read_bytes:
+            covered_bytes = sum(page.length for page in lease.pages)
+            held_ms = self._clock_ms() - lease.granted_ms
+            self._traffic.told(LOCAL, min(request.read_bytes, covered_bytes), min(request.busy_ms, held_ms))
         return wire.Done()
 
     def _renew(self, owner: Owner, request: wire.Renew) -> wire.Reply:

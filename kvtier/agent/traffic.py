@@ -51,7 +51,7 @@ class Traffic:
         """`moved_bytes:WAY` and `moved_busy_ms:WAY`."""
         numbers: dict[str, float] = {}
         for name, way in self._ways.items():
-            numbers |= {f"moved_bytes:{name}": way.size_bytes, f"moved_busy_ms:{name}": way.busy_ms}
+            numbers |= {f"moved_bytes:{name}": float(way.size_bytes), f"moved_busy_ms:{name}": way.busy_ms}
         return numbers
 
     def _way(self, name: str) -> _Way | None:

@@ -19,6 +19,7 @@ class Lease(msgspec.Struct):
     id: int
     owner: int
     pages: list[Page]
+    granted_ms: float
     deadline_ms: float
 
 
@@ -34,8 +35,8 @@ class Leases:
     def __len__(self) -> int:
         return len(self._running)
 
-    def grant(self, owner: int, pages: list[Page], deadline_ms: float) -> Lease:
-        lease = Lease(self._next, owner, pages, deadline_ms)
+    def grant(self, owner: int, pages: list[Page], now_ms: float, deadline_ms: float) -> Lease:
+        lease = Lease(self._next, owner, pages, now_ms, deadline_ms)
         self._next += 1
         self._running[lease.id] = lease
         self._of_owner.setdefault(owner, {})[lease.id] = lease
@@ -55,10 +56,12 @@ class Leases:
         lease.deadline_ms = max(lease.deadline_ms, deadline_ms)
         return True
 
-    def end(self, lease_id: int, owner: int) -> list[Page]:
-        """End a lease; its pages, or nothing if it has ended already."""
+    def end(self, lease_id: int, owner: int) -> Lease | None:
+        """End a lease; None if it has ended already."""
         lease = self.get(lease_id, owner)
-        return self._end(lease) if lease else []
+        if lease is not None:
+            self._end(lease)
+        return lease
 
     def end_owner(self, owner: int) -> list[Page]:
         """End all of an owner's leases."""

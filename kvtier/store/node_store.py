@@ -20,7 +20,7 @@ from kvtier.store.catalog import Catalog
 from kvtier.store.counters import StoreCounters
 from kvtier.store.heat import NEVER, warmed
 from kvtier.store.journal import Journals
-from kvtier.store.leases import Leases
+from kvtier.store.leases import Lease, Leases
 from kvtier.store.page import NOWHERE, Page
 from kvtier.store.pins import Pin, Pins
 from kvtier.store.settings import DramSettings, SsdSettings
@@ -122,8 +122,12 @@ class NodeStore:
         self._end_leases()
         return self._leases.renew(lease_id, owner, self._lease_end_ms(ttl_ms))
 
-    def release(self, lease_id: int, owner: int) -> None:
-        self.tiering.unhold_all(self._leases.end(lease_id, owner))
+    def release(self, lease_id: int, owner: int) -> Lease | None:
+        """The lease as it was; None for one that had ended."""
+        lease = self._leases.end(lease_id, owner)
+        if lease is not None:
+            self.tiering.unhold_all(lease.pages)
+        return lease
 
     def reserve(
         self,
@@ -310,7 +314,7 @@ class NodeStore:
             page.heat = after
         self.counters.dram_hits += len(pages)
         self._recent += [page.key for page in pages[: _MAX_RECENT - len(self._recent)]]
-        lease = self._leases.grant(owner, pages, self._lease_end_ms(ttl_ms))
+        lease = self._leases.grant(owner, pages, now_ms, self._lease_end_ms(ttl_ms))
         return Acquired(lease.id, answer.statuses, answer.pages, answer.moved, answer.retry_after_ms)
 
     def _lease_end_ms(self, ttl_ms: float) -> float:

@@ -88,7 +88,10 @@ class Acquired(Message, frozen=True, tag=7):
 
 
 class Release(Message, frozen=True, tag=8):
-    """With what was read under these leases, and how long copying it took; 0 where that is not told."""
+    """With what was read under the lease, and how long copying it took; 0 where that is not told.
+
+    No more is believed than it covered, and than it lasted; nothing of one that had ended.
+    """
 
     lease: int
     read_bytes: int = 0

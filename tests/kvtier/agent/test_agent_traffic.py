@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from agent_rig import PAGE_BYTES, agent_here, config_of, digests, eventually, get, peer_of, put
+from agent_rig import PAGE_BYTES, SPACE, agent_here, config_of, digests, eventually, get, peer_of, put
 from node_rig import node
 
+from kvtier.agent.agent import monotonic_ms
 from kvtier.agent.traffic import Traffic
+from kvtier.client.channel import Channel
 from kvtier.client.page_client import PageClient
+from kvtier.wire import messages as wire
+from kvtier.wire.bounds import MAX_COUNT, MAX_MS
 
 thread = asyncio.to_thread
 Connect = Callable[..., PageClient]
+
+
+async def ask(channel: Channel, request: wire.Request) -> Any:
+    return await thread(channel.ask, request, 5.0)
 
 
 def test_moves_beside_each_other_are_busy_once() -> None:
@@ -90,3 +99,28 @@ async def test_what_came_from_ssd_is_counted(tmp_path: Path, connect: Connect) -
         numbers = agent.numbers()
         assert numbers["moved_bytes:L4"] == numbers["ssd_read_bytes"] >= 10 * PAGE_BYTES
         assert numbers["moved_busy_ms:L4"] > 0
+
+
+async def test_no_more_is_believed_than_a_lease_covered_and_lasted(
+    tmp_path: Path, connect: Connect, dial: Callable[[Path], Channel]
+) -> None:
+    async with agent_here(config_of(tmp_path)) as agent:
+        assert all(await thread(put, connect(config_of(tmp_path)), range(2)))
+        channel = await thread(dial, Path(agent.config.socket))
+        space = (await ask(channel, wire.Attach(SPACE))).space
+        before_ms = monotonic_ms()
+        lease = (await ask(channel, wire.Acquire(space, digests(range(2)), 1000.0))).lease
+        for number in (lease, lease, 0):
+            await ask(channel, wire.Release(number, MAX_COUNT, MAX_MS))
+        numbers = (await ask(channel, wire.AskStats())).numbers
+        assert numbers["moved_bytes:L3"] == 2 * PAGE_BYTES
+        assert 0 < numbers["moved_busy_ms:L3"] <= monotonic_ms() - before_ms
+
+
+def test_counters_of_any_size_can_be_told() -> None:
+    traffic = Traffic(lambda: 0.0)
+    for _ in range(3):
+        traffic.told("L3", 2**63, 1.0)
+    told = wire.decode_reply(wire.encode(wire.Stats(traffic.numbers())))
+    assert isinstance(told, wire.Stats)
+    assert told.numbers["moved_bytes:L3"] == 3 * 2**63
