@@ -4,6 +4,9 @@ GatewayError
 ├── BadRequest                  400  the client's fault; never retried
 │   ├── UnknownModel            404
 │   ├── UnknownThread           404  no such thread was ever seen here, or it was forgotten
+│   ├── UnknownPrefetch         404  no such handle was ever given, or it was forgotten
+│   ├── UnknownPin              404  no such pin was ever made, or it has ended
+│   ├── UnknownNode             404  no node of that name is followed
 │   ├── Malformed               422  the body or query of an admin call has the wrong shape
 │   ├── BodyTooLarge            413
 │   ├── EncodedBody             415  the body is compressed
@@ -64,6 +67,21 @@ class UnknownModel(BadRequest):
 class UnknownThread(BadRequest):
     status = 404
     code = "thread_not_found"
+
+
+class UnknownPrefetch(BadRequest):
+    status = 404
+    code = "prefetch_not_found"
+
+
+class UnknownPin(BadRequest):
+    status = 404
+    code = "pin_not_found"
+
+
+class UnknownNode(BadRequest):
+    status = 404
+    code = "node_not_found"
 
 
 class Malformed(BadRequest):

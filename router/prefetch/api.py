@@ -18,12 +18,12 @@ from kvtier.prefetch.job import Job
 from kvtier.prefetch.params import Mode, PrefetchParams
 from router.auth import check_client
 from router.clock import Clock
-from router.errors import BadRequest, NotServed, PrefetchDisabled, QueueFull
+from router.errors import BadRequest, PrefetchDisabled, QueueFull, UnknownPrefetch
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.kv_fields import Name, NamesPrompt, page_digests, read_body, token_ids
 from router.prefetch.build import Prefetch
-from router.prefetch.subjects import Named, named_by_ids
+from router.prefetch.subjects import Named, engine_of, named_by_ids
 from router.prompts.reader import Ask
 from router.turn.extend import Extender
 
@@ -57,16 +57,17 @@ class PrefetchApi:
     async def ask(self, body: PrefetchBody) -> dict[str, object]:
         """What cannot be done is a job that has failed.
 
-        Raises `BadRequest` for what cannot be known, `UnknownThread`, `PrefetchDisabled`.
+        Raises `BadRequest` for what cannot be known, `UnknownThread`, `PrefetchDisabled`; `NoWorker` before any was discovered.
         """
         _require_enabled(self._prefetch.prefetcher.planner.params)
         subjects = self._prefetch.subjects
         thread = body.thread
+        worker = self._worker(body)
         subject = subjects.name(await self._named(body)) if thread is None else subjects.require_thread(thread)
         prefetcher = self._prefetch.prefetcher
         job_id = prefetcher.planner.new_job()
         deadline_ms = self._clock() + body.deadline_ms
-        job = prefetcher.ask(Asked(job_id, subject, deadline_ms, self._worker(body), body.priority, body.max_bytes))
+        job = prefetcher.ask(Asked(job_id, subject, deadline_ms, worker, body.priority, body.max_bytes))
         if job is None:
             raise BadRequest("the prefetch was not taken")
         return self._view(job)
@@ -88,7 +89,7 @@ class PrefetchApi:
 
     async def _named(self, body: PrefetchBody) -> Named:
         pool = self._pool(body.model)
-        info = _engine_of(pool)
+        info = engine_of(pool)
         if body.has("hashes"):
             return Named(pool, await page_digests(body.hashes), info.page_size)
         ids = await token_ids(body.tokens) if body.has("tokens") else await self._rendered(pool, info, body)
@@ -138,7 +139,7 @@ class PrefetchApi:
         known = _number(number)
         job = self._prefetch.prefetcher.planner.job(known) if known is not None else None
         if job is None:
-            raise NotServed(f"no prefetch {handle!r}: it never was, or ended long ago")
+            raise UnknownPrefetch(f"no prefetch {handle!r}: it never was, or ended long ago")
         return job
 
     def _view(self, job: Job) -> dict[str, object]:
@@ -198,12 +199,3 @@ def prefetch_router(api: PrefetchApi, api_keys: tuple[str, ...]) -> APIRouter:
         return api.gone(thread)
 
     return router
-
-
-def _engine_of(pool: Pool) -> EngineInfo:
-    """Of any worker that prefills: they page alike."""
-    infos = (worker.info for worker in pool.workers.values() if worker.role is not Role.DECODE)
-    info = next((info for info in infos if info is not None), None)
-    if info is None:
-        raise BadRequest(f"no worker of pool {pool.name!r} has been discovered yet")
-    return info

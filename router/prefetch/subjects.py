@@ -13,12 +13,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from costmodel.values import Role
 from costmodel.values import Turn as CostTurn
 from engine_adapters.base import EngineInfo, EngineKind
 from kvtier.hashing.chain import BlockChain
 from kvtier.hashing.sglang import Chain, event_id, event_seed
 from kvtier.page.key import DIGEST_BYTES
-from router.errors import BadRequest, GatewayError, UnknownThread
+from router.errors import BadRequest, GatewayError, NoWorker, UnknownThread
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.threads.store import ThreadStore
@@ -152,13 +153,27 @@ class Subjects:
         return digests if _event_ids(digests[: known * DIGEST_BYTES]) == list(thread.blocks[:known]) else b""
 
 
+def engine_of(pool: Pool) -> EngineInfo:
+    """Of any worker that prefills: they page alike. Raises `NoWorker` before one was discovered."""
+    infos = (worker.info for worker in pool.workers.values() if worker.role is not Role.DECODE)
+    info = next((info for info in infos if info is not None), None)
+    if info is None:
+        raise NoWorker(f"no worker of pool {pool.name!r} has been discovered yet")
+    return info
+
+
 def named_by_ids(pool: Pool, info: EngineInfo, ids: Sequence[int], cache_salt: str | None) -> Named:
-    """Raises `BadRequest` where the pool's engines name their blocks in a way that is not known."""
+    """Raises `BadRequest` for a prompt without a whole page, and for a pool whose engines' page names are not known."""
     if pool.adapter.kind is not EngineKind.SGLANG or info.page_size < 1:
         raise BadRequest(f"prompts of pool {pool.name!r} cannot be named by tokens: only SGLang's page names are known")
     chain = Chain(info.page_size, info.bigram, event_seed(cache_salt))
     packed = array("I", ids)
-    return Named(pool, _digests_of(chain, packed), info.page_size, packed, cache_salt)
+    digests = _digests_of(chain, packed)
+    if not digests:
+        raise BadRequest(
+            f"a prompt of {len(packed)} tokens is shorter than a page of {info.page_size}: there is nothing to bring or to keep"
+        )
+    return Named(pool, digests, info.page_size, packed, cache_salt)
 
 
 def _digests_of(root: BlockChain, ids: Sequence[int]) -> bytes:

@@ -19,7 +19,7 @@ from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.store.journal import event_id
 from router.clock import Clock
-from router.errors import NotServed, PinsFull
+from router.errors import PinsFull, UnknownNode, UnknownPin
 from router.prefetch.node_agents import shards_of
 from router.tiers.nodes import Node, Nodes
 
@@ -65,12 +65,12 @@ class PinBook:
         ttl_s: float,
         names: Sequence[str] = (),
     ) -> Pin:
-        """Pin the leading pages that each of `names` has, or every node. Raises `PinsFull`; `NotServed` for no such node."""
+        """Pin the leading pages that each of `names` has, or every node. Raises `PinsFull`, `UnknownNode`."""
         if len(self.listed()) + self._adding >= self._max_pins:
             raise PinsFull(f"{self._max_pins} pins are held, as many as pins.max_pins allows")
         for name in names:
             if name not in self._nodes.by_name:
-                raise NotServed(f"no node {name!r}; GET /admin/tiers lists them", param="node")
+                raise UnknownNode(f"no node {name!r}; GET /admin/tiers lists them", param="node")
         ttl_ms = min(ttl_s, self.max_ttl_s) * 1000
         chosen = tuple(names or self._nodes.by_name)
         self._adding += 1
@@ -91,14 +91,14 @@ class PinBook:
         return list(self._pins.values())
 
     def get(self, pin_id: str) -> Pin:
-        """Raises `NotServed`."""
+        """Raises `UnknownPin`."""
         self.listed()
         if pin_id not in self._pins:
-            raise NotServed(f"no pin {pin_id!r}: it never was, or has ended")
+            raise UnknownPin(f"no pin {pin_id!r}: it never was, or has ended")
         return self._pins[pin_id]
 
     async def remove(self, pin_id: str) -> Pin:
-        """Raises `NotServed`. An agent that does not answer ends it by its own time."""
+        """Raises `UnknownPin`. An agent that does not answer ends it by its own time."""
         pin = self.get(pin_id)
         del self._pins[pin_id]
         await asyncio.gather(*(self._unpin_at(name, held.pins) for name, held in pin.nodes.items()))

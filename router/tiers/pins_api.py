@@ -9,7 +9,6 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from msgspec import Meta
 
-from costmodel.values import Role
 from router.auth import check_client
 from router.clock import Clock
 from router.errors import BadRequest
@@ -17,7 +16,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.followers import serves
 from router.fleet.pool import Pool
 from router.kv_fields import Name, NamesPrompt, page_digests, read_body, token_ids
-from router.prefetch.subjects import Subjects, named_by_ids
+from router.prefetch.subjects import Subjects, engine_of, named_by_ids
 from router.tiers.pin_book import Pin, PinBook
 
 PATH = "/v1/kv/pins"
@@ -40,7 +39,7 @@ class PinsApi:
         self._clock = clock
 
     async def add(self, body: PinBody) -> dict[str, object]:
-        """Raises `BadRequest` for a prompt that cannot be named, `UnknownThread`, and what `PinBook.add` raises."""
+        """Raises `BadRequest` for a prompt that cannot be named, `UnknownThread`, `NoWorker`, and what `PinBook.add` raises."""
         pool, digests = await self._named(body)
         subject = body.thread or ("tokens" if body.has("tokens") else "hashes")
         names = () if body.node is None else (body.node,)
@@ -71,11 +70,7 @@ class PinsApi:
         pool = pools[0] if body.model is None and len(pools) == 1 else self._fleet.pool_for(body.model or "")
         if body.has("hashes"):
             return pool, await page_digests(body.hashes)
-        infos = (worker.info for worker in pool.workers.values() if worker.role is not Role.DECODE)
-        info = next((info for info in infos if info is not None), None)
-        if info is None:
-            raise BadRequest(f"no worker of pool {pool.name!r} has been discovered yet")
-        ids = await token_ids(body.tokens)
+        info, ids = engine_of(pool), await token_ids(body.tokens)
         return pool, (await asyncio.to_thread(named_by_ids, pool, info, ids, body.cache_salt)).digests
 
 
