@@ -137,10 +137,17 @@ def _require_in_time(ttft_ms: float, deadline_ms: float, due: Due) -> None:
     """The policy has found no pair in time if the chosen one is not."""
     late_s = (ttft_ms - deadline_ms) / 1000
     if late_s > 0:
+        late, given = _told(late_s), _told(due.ttft_ms / 1000)
         raise Shed(
-            f"the first token would come {late_s:.1f} s after the {due.ttft_ms / 1000:g} s that class {due.name!r} is given",
+            f"the first token would come {late} after the {given} that class {due.name!r} is given",
             retry_after_s=min(max(1.0, late_s), _MOST_RETRY_S),
         )
+
+
+def _told(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.001 else f"{seconds * 1000:.2g} ms"
 
 
 def _require(pool: Pool, fleet: Fleet, failed: AbstractSet[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -57,6 +58,7 @@ async def test_a_turn_that_cannot_be_in_time_is_refused_at_once(
     stage = await make_stage(kind, policy=POLICY)
     call = await ask(stage.port, body(path, stream=stream), path, of_class("never"))
     refused(call, path, "never")
+    assert re.search(r"come \d+ ms after the 0\.001 ms", call.error["message"]), call.error["message"]
     assert stage.calls() == 0, "no engine heard of it"
     assert stage.gateway.metrics.shed["never"] == 1
     assert (await ask(stage.port, body(path, stream=stream), path, of_class("patient"))).status == 200
