@@ -97,8 +97,8 @@ class Agent:
         if too_large := self.store.counters.recovered_too_large:
             log.warning("%d pages on SSD are longer than a slab and left out: raise dram.slab_bytes to have them", too_large)
         log.info(
-            "recovered %d pages from %d segments, %d torn, %d files rejected",
-            len(found.pages), len(found.files), found.torn_pages, len(found.rejected),
+            "recovered %d pages from %d segments, %d torn, %d KiB lost to damage, %d files rejected",
+            len(found.pages), len(found.files), found.torn_pages, found.lost_bytes >> 10, len(found.rejected),
         )  # fmt: skip
 
     async def run(self, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
@@ -166,6 +166,7 @@ class Agent:
             "ssd_bytes": ssd.settings.bytes if ssd else 0,
             "ssd_live_bytes": ssd.live_bytes if ssd else 0,
             "ssd_segments": len(ssd.segments) if ssd else 0,
+            "ssd_lost_bytes": self.segments.recovered.lost_bytes if self.segments else 0,
             "unwritten_pages": ssd.unwritten_pages if ssd else 0,
             "open_connections": self.listeners.open_connections,
             "open_links": len(self.links),

@@ -28,7 +28,7 @@ _TABLE_BYTES = 16  # a table without spaces and records, at most
 _FILE = struct.Struct("<8sQQ")  # magic, segment, checksum of the two
 _FILE_MAGIC = b"LBKVSEG1"
 _GROUP = struct.Struct("<8sQQQIQ")  # magic, segment, where, bytes with pages, table bytes, checksum of table and the rest
-_GROUP_MAGIC = b"LBKVGRP1"
+GROUP_MAGIC = b"LBKVGRP1"
 
 
 class Broken(Exception):
@@ -114,9 +114,9 @@ def group_header(segment: int, start: int, pages: Sequence[PageToWrite]) -> tupl
     table = _table(spaces, pages, start + size)
     encoded = msgspec.msgpack.encode(table)
     end = start + size + sum(padded(page.length) for page in pages)
-    unsigned = _GROUP.pack(_GROUP_MAGIC, segment, start, end - start, len(encoded), 0)
+    unsigned = _GROUP.pack(GROUP_MAGIC, segment, start, end - start, len(encoded), 0)
     checksum = xxhash.xxh3_64_intdigest(unsigned + encoded)
-    return (_GROUP.pack(_GROUP_MAGIC, segment, start, end - start, len(encoded), checksum) + encoded).ljust(size, b"\0"), table
+    return (_GROUP.pack(GROUP_MAGIC, segment, start, end - start, len(encoded), checksum) + encoded).ljust(size, b"\0"), table
 
 
 def read_group_size(segment: int, start: int, block: bytes) -> int:
@@ -124,7 +124,7 @@ def read_group_size(segment: int, start: int, block: bytes) -> int:
     if len(block) < _GROUP.size:
         raise Broken("the file ends")
     magic, named, where, _, table_bytes, _ = _GROUP.unpack_from(block)
-    if (magic, named, where) != (_GROUP_MAGIC, segment, start):
+    if (magic, named, where) != (GROUP_MAGIC, segment, start):
         raise Broken("no group begins here")
     size = padded(_GROUP.size + table_bytes)
     if size > MAX_HEADER_BYTES:

@@ -109,19 +109,44 @@ def test_a_note_that_was_being_written_does_not_count_and_does_no_harm(tmp_path:
     last.close()
 
 
-def test_a_damaged_note_is_told_of_and_nothing_else_is_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("at", [0, 9, 20, -20, -1])
+def test_a_damaged_byte_takes_nothing_from_a_note(tmp_path: Path, at: int) -> None:
     segments = opened(tmp_path)
-    segments.append([page(1), page(2)])
+    segments.append([page(1), page(2, space=OTHER_SPACE)])
     segments.clear([SPACE_DIGEST])
     segments.close()
-    path = tmp_path / FILE_NAME
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
+    damage(tmp_path / FILE_NAME, at)
     again = opened(tmp_path)
-    assert numbers(again) == [1, 2]
-    assert "damaged" in caplog.text
+    assert numbers(again) == [2]
     again.close()
+
+
+def test_with_a_lost_note_nothing_cleared_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor anything else that may have been; what is written later stays."""
+    segments = opened(tmp_path)
+    segments.append([page(1), page(2, space=OTHER_SPACE)])
+    segments.clear([SPACE_DIGEST])
+    segments.close()
+    foreign = tmp_path / "000000000007.lbkv"
+    foreign.write_bytes(b"LBKVSEG9 of a later version")
+    damage(tmp_path / FILE_NAME, 20, -1)
+    again = opened(tmp_path)
+    assert numbers(again) == []
+    assert again.recovered.lost_bytes > 0
+    assert again.recovered.rejected == [foreign]
+    assert "cannot be told" in caplog.text
+    again.append([page(3)])
+    again.close()
+    last = opened(tmp_path)
+    assert numbers(last) == [3]
+    last.close()
+
+
+def damage(path: Path, *at: int) -> None:
+    data = bytearray(path.read_bytes())
+    for each in at:
+        data[each] ^= 1
+    path.write_bytes(data)
 
 
 def test_a_clear_that_cannot_be_noted_raises_and_the_old_one_holds(tmp_path: Path) -> None:
