@@ -260,20 +260,34 @@ async def fetch(
     try:
         response = await http.request(method, path, content=body, headers=headers, timeout=TIMEOUT_S)
     except httpx.HTTPError as error:
-        raise AdminError(f"no answer from {where} ({error})", "start the gateway, or correct --url") from error
+        raise AdminError(
+            f"no answer from {where} ({cause(error, TIMEOUT_S)})", "start the gateway, or correct --url"
+        ) from error
     if response.status_code in (401, 403):
-        raise refused(where, response.status_code, sent_token="authorization" in http.headers)
+        raise refused(where, response, sent_token="authorization" in http.headers)
     if response.status_code >= 400:
         raise AdminError(*told(where, response))
     return decode(response.content, kind, where)
 
 
-def refused(where: str, status: int, *, sent_token: bool) -> AdminError:
+def cause(error: httpx.HTTPError, timeout_s: float) -> str:
+    """A time-out has no text of its own."""
+    return (
+        f"timed out after {timeout_s:g} s" if isinstance(error, httpx.TimeoutException) else str(error) or type(error).__name__
+    )
+
+
+def refused(where: str, response: httpx.Response, *, sent_token: bool) -> AdminError:
+    """Where no token is set only the gateway's own host may ask; where one is, that does not help."""
+    status = response.status_code
+    if "loopback only" in told(where, response)[1]:
+        fix = "ask from the gateway's own host, or set auth.admin_token there and give it as --token"
+        return AdminError(f"{where} refused us ({status})", fix)
     if sent_token:
         return AdminError(
             f"the token was refused ({where} answered {status})", "give the gateway's own auth.admin_token as --token"
         )
-    return AdminError(f"{where} refused us ({status})", "give --token, or ask from the gateway's own host")
+    return AdminError(f"{where} refused us ({status})", "give the gateway's auth.admin_token as --token")
 
 
 def told(where: str, response: httpx.Response) -> tuple[str, str]:

@@ -47,13 +47,15 @@ def explain(
 ) -> None:
     """Ask a running gateway what every worker pair would cost for a body, term by term, and why one wins. Nothing is sent on.
 
+    --class and --deadline-ms need policy.objective slo at the gateway, and a class that policy.classes declares.
+
     [bold]Examples[/bold]
 
       loadback explain configs/example-body.json
 
-      loadback explain configs/example-body.json --class interactive --deadline-ms 500
-
       jq -c .request trace.json | loadback explain - --url http://10.0.0.5:8000 --token SECRET
+
+      loadback explain configs/example-body.json --class interactive --deadline-ms 500   (under policy.objective slo)
     """
     try:
         query = {"path": path} | ({} if deadline_ms is None else {"deadline_ms": f"{deadline_ms:g}"})

@@ -91,7 +91,8 @@ class PeerLinks:
             async with asyncio.timeout(connect_s):
                 sock = await _dial(peer)
         except (OSError, ValueError, OverflowError, TimeoutError) as error:  # the middle ones: what is no host, or no port
-            raise PeerUnavailable(f"no connection to {peer.node} at {peer.host}:{peer.port}: {error}") from error
+            what = str(error) or f"timed out after {connect_s:g} s"
+            raise PeerUnavailable(f"no connection to {peer.node} at {peer.host}:{peer.port}: {what}") from error
         stream = FrameStream(sock, self._settings.stall_ms / 1000)
         link = PeerLink(stream, self.counters, self._settings.max_calls)
         try:

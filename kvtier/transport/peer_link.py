@@ -98,7 +98,7 @@ class PeerLink:
                 header, body = await self._stream.receive()
             reply = decode_reply(body)
         except (TimeoutError, StreamClosed, FrameError, MessageError) as error:
-            raise PeerUnavailable(f"no greeting: {error}") from error
+            raise PeerUnavailable(f"no greeting: {str(error) or f'timed out after {deadline_s:g} s'}") from error
         if not isinstance(reply, Greeting) or header.payload_bytes:
             raise PeerUnavailable("no greeting")
         if (reply.node, reply.version) != (node, PROTOCOL_VERSION):

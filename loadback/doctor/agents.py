@@ -17,13 +17,14 @@ from loadback.doctor.check import Check, ok, warn
 from router.config.tree import AgentPeerConfig, Config
 
 _ASK_S = 5.0
+_LINKS = LinkSettings()
 _FIX = "start it (loadback agent --config FILE), or correct its host and port; until then its pages count as missing"
 
 
 async def check_agents(config: Config) -> list[Check]:
     """Each agent of the file, asked directly."""
     homes = {worker.node or urlsplit(worker.url).hostname or "" for pool in config.pools for _, worker in pool.workers()}
-    links = PeerLinks(LinkSettings())
+    links = PeerLinks(_LINKS)
     try:
         answers = await asyncio.gather(*(_ask(agent, links) for agent in config.agents))
     finally:

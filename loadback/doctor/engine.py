@@ -11,7 +11,9 @@ import httpx
 from costmodel.values import Role
 from engine_adapters.adapters import adapter_for
 from engine_adapters.base import AdapterError, EngineInfo, EngineKind
+from engine_adapters.control import CONTROL_TIMEOUT_S
 from engine_adapters.sglang.contract import Clause, Finding, Need, Verdict, examine
+from loadback.admin_api import cause
 from loadback.doctor.check import Check, Target, fail, ok, warn
 
 MAX_SKEW_S = 2.0
@@ -73,9 +75,10 @@ def remedy(clause: Clause) -> str:
 async def check_clock(http: httpx.AsyncClient, target: Target) -> Check:
     before_s = time.time()
     try:
-        response = await http.get(target.endpoint.url + "/health")
+        response = await http.get(target.endpoint.url + "/health", timeout=CONTROL_TIMEOUT_S)
     except httpx.HTTPError as error:
-        return warn(target.name, "clock", f"/health did not answer: {error}", "look at the engine's log")
+        what = f"/health did not answer: {cause(error, CONTROL_TIMEOUT_S)}"
+        return warn(target.name, "clock", what, "look at the engine's log")
     return judge_clock(target.name, response.headers.get("date"), (before_s + time.time()) / 2)
 
 

@@ -10,6 +10,7 @@ from costmodel.values import Role
 from engine_adapters.base import Endpoint, EngineKind
 from loadback.admin_api import (
     SHOWN_BYTES,
+    TIMEOUT_S,
     AdminError,
     Feed,
     Indexes,
@@ -19,6 +20,7 @@ from loadback.admin_api import (
     RestoreLink,
     Worker,
     Workers,
+    cause,
     fetch,
     told,
 )
@@ -31,6 +33,7 @@ FIXES = {
 }
 
 
+JUDGED_TURNS, MAX_ERROR = 40, 0.5  # as docs/cost-model.md says; fewer turns say little
 PROMPT_FIX = "give the engines' own model folder as prompt.model_dir, then loadback doctor --config FILE"
 
 
@@ -50,9 +53,10 @@ async def check_gateway(http: httpx.AsyncClient) -> tuple[list[Target], list[Che
 
 async def _check_ready(http: httpx.AsyncClient) -> Check:
     try:
-        response = await http.get("/readyz")
+        response = await http.get("/readyz", timeout=TIMEOUT_S)
     except httpx.HTTPError as error:
-        return fail("gateway", "ready", f"{http.base_url} does not answer: {error}", "start it, or correct --url")
+        what = f"{http.base_url} does not answer: {cause(error, TIMEOUT_S)}"
+        return fail("gateway", "ready", what, "start it, or correct --url")
     if response.status_code == httpx.codes.OK:
         return ok("gateway", "ready", "a worker of every role is")
     if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
@@ -97,6 +101,9 @@ def _check_predicted(worker: str, name: str, told: Predicted) -> Check | None:
     if told.drifting:
         fix = "nothing if it passes: rates are being learned; else see what has changed at that engine"
         return warn(worker, name, f"drifting: {what}, and growing", fix)
+    if told.turns >= JUDGED_TURNS and told.error_p50 > MAX_ERROR:
+        fix = "see hardware, model and policy.cost in the configuration: placements by this are little better than chance"
+        return warn(worker, name, what, fix)
     return ok(worker, name, what)
 
 

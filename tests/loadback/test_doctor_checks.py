@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from costmodel.values import Role
@@ -10,11 +12,13 @@ from engine_adapters.launch.environments import ROOT
 from engine_adapters.launch.ports import free_ports
 from engine_adapters.prompt.engine_prompts import EnginePrompts
 from engine_adapters.sglang.contract import Clause, Finding, Need, Verdict
-from loadback.admin_api import Feed, NodeNumbers, PoolIndex, PromptModel, Prompts, Worker
+from kvtier.transport.links import LinkSettings
+from loadback.admin_api import Feed, NodeNumbers, PoolIndex, Predicted, PromptModel, Prompts, Worker
+from loadback.doctor import agents
 from loadback.doctor.agents import check_agents, check_home, check_node
 from loadback.doctor.check import Check, Mark, Target
 from loadback.doctor.engine import check_contract, check_pages, check_role, judge_clock, remedy
-from loadback.doctor.gateway import check_feed, check_prompt_states, check_worker, target_of
+from loadback.doctor.gateway import check_calibration, check_feed, check_prompt_states, check_worker, target_of
 from loadback.doctor.host import judge_file_limit
 from loadback.doctor.prompt import check_root, load_folder
 from router.config.tree import Config, PromptConfig
@@ -165,9 +169,24 @@ def test_an_agent_without_workers_of_its_node() -> None:
 
 
 async def test_an_agent_that_nobody_started_is_told_with_its_address() -> None:
-    agents = ({"node": "n0", "host": "127.0.0.1", "port": free_ports(1)[0]},)
+    peers = ({"node": "n0", "host": "127.0.0.1", "port": free_ports(1)[0]},)
     pools = ({"unified": ({"url": "http://127.0.0.1:1", "node": "elsewhere"},)},)
-    lost, homeless = await check_agents(Config.model_validate({"pools": pools, "agents": agents}))
+    lost, homeless = await check_agents(Config.model_validate({"pools": pools, "agents": peers}))
     assert (lost.mark, homeless.mark) == (Mark.WARN, Mark.WARN)
     assert lost.found.startswith("127.0.0.1:")
     assert "loadback agent" in lost.fix
+
+
+@pytest.mark.parametrize(("turns", "error", "mark"), [(200, 0.96, Mark.WARN), (200, 0.4, Mark.OK), (39, 0.96, Mark.OK)])
+def test_times_that_are_predicted_no_better_than_by_chance(turns: int, error: float, mark: Mark) -> None:
+    (check,) = check_calibration(Worker("p0", ttft=Predicted(turns, error, 0.1)))
+    assert (check.mark, bool(check.fix)) == (mark, mark is Mark.WARN)
+
+
+async def test_an_agent_that_says_nothing_is_told_with_the_time_that_was_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "_LINKS", LinkSettings(connect_ms=20))
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = {"node": "n0", "host": "127.0.0.1", "port": mute.getsockname()[1]}
+        pools = ({"unified": ({"url": "http://127.0.0.1:1", "node": "n0"},)},)
+        lost, _ = await check_agents(Config.model_validate({"pools": pools, "agents": (address,)}))
+    assert lost.found.endswith(": no greeting: timed out after 0.02 s")

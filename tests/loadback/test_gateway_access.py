@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from loadback.admin_api import AdminError, Workers, admin_headers, decode, fetch
+from loadback.doctor.gateway import check_gateway
 from loadback.gateway_url import checked_url
 from loadback.listening import PortTaken, check_port
 from loadback.serve_command import missing_folders
@@ -53,7 +54,24 @@ async def test_a_wrong_token_is_not_a_missing_one() -> None:
     assert "the token was refused" in (await asked(401, b"{}", token="wrong")).found
     missing = await asked(401, b"{}")
     assert "token was refused" not in str(missing)
-    assert "--token" in missing.fix
+    assert missing.fix == "give the gateway's auth.admin_token as --token"
+
+
+@pytest.mark.parametrize("token", [None, "useless"])
+async def test_where_no_token_is_set_the_gateways_own_host_is_named(token: str | None) -> None:
+    words = b'{"error": {"message": "/admin answers loopback only until `auth.admin_token` is set"}}'
+    assert (await asked(401, words, token)).fix.startswith("ask from the gateway's own host, or set auth.admin_token there")
+
+
+async def test_a_time_out_says_how_long_was_waited() -> None:
+    def late(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("", request=request)
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(late), base_url="http://gateway") as http:
+        with pytest.raises(AdminError, match=r"no answer from .*/admin/workers \(timed out after 10 s\)"):
+            await fetch(http, "/admin/workers", Workers)
+        ready, _ = (await check_gateway(http))[1]
+    assert ready.found == "http://gateway does not answer: timed out after 10 s"
 
 
 @pytest.mark.parametrize("status", [200, 404, 500])
