@@ -278,7 +278,9 @@ class Desk:
         return wire.Stats(self._numbers())
 
     def _clear(self, owner: Owner, request: wire.Clear) -> wire.Reply | Awaitable[wire.Reply]:
-        self._store.clear(owner.named(request.space).digest)
+        named = owner.named(request.space)
+        self._stager.cancel_space(named.space)
+        self._store.clear(named.digest)
         self._pump()
         return self._clear_noted() if self._store.unnoted_clears else wire.Done()
 

@@ -130,6 +130,12 @@ class Stager:
             task.cancel()
         self._store.let_go(job.held)
 
+    def cancel_space(self, space: PageSpace) -> None:
+        """The same for every stage of a space, which is being cleared: others may still have what is forgotten here."""
+        for job in self._jobs.values():
+            if job.space == space:
+                self.cancel(job.id)
+
     def sweep(self) -> None:
         """Let go of what was held long enough, and forget what ended long ago."""
         now_ms = self._clock_ms()

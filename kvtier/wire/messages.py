@@ -275,7 +275,10 @@ class Stats(Message, frozen=True, tag=32):
 
 
 class Clear(Message, frozen=True, tag=33):
-    """Forget all pages of a space. `Done(BUSY)`: they are, but those on SSD may be found again by another life of the agent."""
+    """Forget all pages of a space, also those on their way.
+
+    `Done(BUSY)`: they are, but those on SSD may be found again by another life of the agent.
+    """
 
     space: int
 
