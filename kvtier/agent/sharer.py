@@ -139,7 +139,7 @@ class Sharer:
         for node, offered in offers.items():
             for page in await self._offer(node, offered):
                 self.counters.placed_pages += 1
-                self._store.hand_over(page.key, node)
+                self._store.hand_over(page, node)
 
     async def _offer(self, node: str, pages: Sequence[Page]) -> list[Page]:
         """Those that `node` has taken. They stay here meanwhile."""

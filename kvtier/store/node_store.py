@@ -236,12 +236,11 @@ class NodeStore:
                 tagged += 1
         return tagged
 
-    def hand_over(self, key: PageKey, node: str) -> None:
-        """The page lies on `node` now: forget it here and say MOVED from now on."""
-        page = self.catalog.get(key)
-        if page is not None:
+    def hand_over(self, page: Page, node: str) -> None:
+        """The page lies on `node` now: forget it here and say MOVED from now on. Nothing, if it was forgotten meanwhile."""
+        if self.catalog.get(page.key) is page:
             self.tiering.drop(page)
-        self.catalog.note_moved(key, node)
+            self.catalog.note_moved(page.key, node)
 
     def corrupt(self, key: PageKey, generation: int) -> bool:
         """Bytes in DRAM failed their checksum: drop the page. False if those are not its bytes any more."""

@@ -285,7 +285,9 @@ def test_a_corrupt_page_is_gone_for_everyone_while_a_reader_lets_go() -> None:
 def test_a_page_handed_over_is_moved_until_it_comes_back() -> None:
     store, (key, other, *_) = make_store()
     put(store, key, 0)
-    store.hand_over(key, "node-b")
+    (page,) = store.catalog.find([key])
+    assert page is not None
+    store.hand_over(page, "node-b")
     acquired = store.acquire([other, key], BOB, 1000, 1)
     assert (acquired.statuses, acquired.moved) == ([MISS, MOVED], {1: "node-b"})
     put(store, key, 2)
@@ -308,9 +310,16 @@ def test_a_clear_may_be_limited_to_a_space() -> None:
     other = page_key(store.meet(PageSpace("other", "bf16", "page_first", 16)), digest(0))
     put(store, key, 0)
     put(store, other, 0)
-    store.hand_over(handed_over, "elsewhere")
+    put(store, handed_over, 0)
+    (page,) = store.catalog.find([handed_over])
+    assert page is not None
+    store.hand_over(page, "elsewhere")
+    assert status_of(store, handed_over, 1) is MOVED
     assert store.clear(store.meet(SPACE)) == 1
     assert [status_of(store, each, 1) for each in (key, handed_over, other)] == [MISS, MISS, OK]
+    put(store, handed_over, 2, variant=1)
+    store.hand_over(page, "elsewhere")  # which says so late
+    assert status_of(store, handed_over, 2) is OK
 
 
 def test_a_clear_voids_what_is_being_written() -> None:

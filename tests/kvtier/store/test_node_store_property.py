@@ -254,7 +254,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(number=numbers)
     def hand_over(self, number: int) -> None:
-        self.store.hand_over(self.keys[number], "elsewhere")
+        page = self.store.catalog.get(self.keys[number])
+        if page is None:
+            return
+        self.store.hand_over(page, "elsewhere")
         self.unpromise({self.keys[number]})
         assert self.store.acquire([self.keys[number]], 1, 10, self.now()).statuses[0] in (Status.MOVED, Status.BUSY)
 
