@@ -11,6 +11,7 @@ import typer
 from kvtier.agent.config import AgentConfig, ConfigError, load_config
 from kvtier.agent.host_room import too_little_disk, too_much_memory
 from loadback.terminal import say
+from loadback.whose_file import faults_of
 
 
 def agent(
@@ -33,7 +34,7 @@ def agent(
     try:
         settings = load_config(config)
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print(faults_of(config, "agent", error), file=sys.stderr)
         raise typer.Exit(1) from error
     if check:
         from kvtier.transport.transport import missing_extra

@@ -13,6 +13,7 @@ from rich.table import Table
 from kvtier.prefetch.params import Mode
 from loadback.listening import PortTaken, check_port
 from loadback.terminal import say
+from loadback.whose_file import faults_of
 from router.config.load import ConfigError, load_config
 from router.config.tree import Config
 
@@ -36,7 +37,7 @@ def serve(
     try:
         tree = with_address(load_config(config), host, port)
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print(faults_of(config, "serve", error), file=sys.stderr)
         raise typer.Exit(1) from error
     if check:
         Console().print(summary(tree))

@@ -1,6 +1,6 @@
-"""What an operator says about one agent, in YAML. Unknown keys are refused, all at once; sizes may have units ("8 GiB").
+"""What an operator says about one agent, in YAML. Unknown keys and wrong values are refused, all at once.
 
-Defaults stand in the settings that each part declares for itself; this page only gathers them.
+Sizes may have units ("8 GiB"). Defaults stand in the settings that each part declares for itself; this page only gathers them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from kvtier.agent.listeners import ServeSettings
 from kvtier.agent.sharer import ShareSettings
 from kvtier.agent.stager import StageSettings
 from kvtier.agent.unknown_keys import unknown_keys
+from kvtier.agent.wrong_values import wrong_values
 from kvtier.pool.backing import HUGE_BYTES, Backing
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.transport.links import LinkSettings
@@ -98,24 +99,21 @@ def load_config(path: Path) -> AgentConfig:
 
 def parse_config(raw: Any) -> AgentConfig:
     """From plain data. Raises `ConfigError`."""
-    if unknown := unknown_keys(raw, AgentConfig):
-        raise ConfigError("\n".join(unknown))
-    try:
-        return msgspec.convert(_with_sizes(raw, ""), AgentConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from error
+    sized = _with_sizes(raw, "")
+    if faults := [*unknown_keys(raw, AgentConfig), *wrong_values(sized, AgentConfig)]:
+        raise ConfigError("\n".join(faults))
+    return msgspec.convert(sized, AgentConfig)
 
 
 def _with_sizes(raw: Any, path: str) -> Any:
     if isinstance(raw, dict):
         return {key: _with_sizes(value, f"{path}.{key}".lstrip(".")) for key, value in raw.items()}
     if isinstance(raw, str) and path.rpartition(".")[2].endswith("bytes"):
-        return _size(raw, path)
+        return _size(raw)
     return raw
 
 
-def _size(text: str, path: str) -> int:
+def _size(text: str) -> int | str:
+    """The text itself where it is no size."""
     match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ConfigError(f"{path}: {text!r} is no size; write bytes or e.g. 8 GiB")
-    return int(float(match["number"]) * _UNITS[match["unit"] or "B"])
+    return int(float(match["number"]) * _UNITS[match["unit"] or "B"]) if match else text

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
 from msgspec import inspect
+
+_LIKENESS = 0.7  # of 1: prt is like port, agents is not like stages
 
 
 def unknown_keys(raw: Any, settings: type) -> list[str]:
@@ -30,13 +32,13 @@ def _unknown(raw: Any, kind: inspect.Type, path: str) -> Iterator[str]:
             if key in fields:
                 yield from _unknown(value, fields[key], where)
             elif key not in known:
-                yield f"{where}: unknown key{_like(str(key), known)}"
+                yield f"{where}: {unknown_key(str(key), known)}"
 
 
 def _meant(raw: Any, kind: inspect.StructType) -> bool:
     return kind.tag_field is None or (isinstance(raw, dict) and raw.get(kind.tag_field) == kind.tag)
 
 
-def _like(key: str, known: list[str]) -> str:
-    near = get_close_matches(key, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    near = get_close_matches(key, known, n=1, cutoff=_LIKENESS)
+    return f"unknown key; did you mean {near[0]}?" if near else "unknown key"

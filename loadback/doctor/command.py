@@ -17,6 +17,7 @@ from loadback.doctor.check import Check, Mark
 from loadback.doctor.examination import examine_config, examine_gateway
 from loadback.gateway_url import TokenOption, checked_url
 from loadback.terminal import say
+from loadback.whose_file import faults_of
 from router.config.load import ConfigError, load_config
 
 COLOURS = {Mark.OK: "green", Mark.WARN: "yellow", Mark.FAIL: "bold red"}
@@ -54,7 +55,7 @@ def _examine(config: Path | None, url: str | None, token: str | None) -> list[Ch
     try:
         return asyncio.run(examine_config(load_config(config)))
     except ConfigError as error:
-        say(str(error))
+        say(faults_of(config, "serve", error))
         raise typer.Exit(1) from error
 
 

@@ -102,7 +102,7 @@ def _check_predicted(worker: str, name: str, told: Predicted) -> Check | None:
         fix = "nothing if it passes: rates are being learned; else see what has changed at that engine"
         return warn(worker, name, f"drifting: {what}, and growing", fix)
     if told.turns >= JUDGED_TURNS and told.error_p50 > MAX_ERROR:
-        fix = "see hardware, model and policy.cost in the configuration: placements by this are little better than chance"
+        fix = "see the rates in GET /admin/workers: placements by this are little better than chance"
         return warn(worker, name, what, fix)
     return ok(worker, name, what)
 

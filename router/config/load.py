@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from kvtier.agent.unknown_keys import unknown_key
 from router.config.tree import Config, PolicyConfig
 
 Model = TypeVar("Model", Config, PolicyConfig)
@@ -96,7 +97,7 @@ def _validate(model: type[Model], tree: object, source: str) -> Model:
     try:
         return model.model_validate(tree)
     except ValidationError as error:
-        lines = [f"{source}: {_path(fault['loc'])}: {_message(fault)}" for fault in error.errors()]
+        lines = [f"{source}: {_path(fault['loc'])}: {_message(fault, model)}" for fault in error.errors()]
         raise ConfigError("\n".join(lines)) from error
 
 
@@ -104,7 +105,24 @@ def _path(location: tuple[int | str, ...]) -> str:
     return ".".join(str(part) for part in location) or "(top level)"
 
 
-def _message(fault: Any) -> str:
+def _message(fault: Any, model: type[BaseModel]) -> str:
     if fault["type"] == "extra_forbidden":
-        return "unknown key"
+        *section, key = fault["loc"]
+        return unknown_key(str(key), _known_keys(model, section))
     return str(fault["msg"]).removeprefix("Value error, ")
+
+
+def _known_keys(model: type[BaseModel], section: Sequence[int | str]) -> list[str]:
+    """Of a section. What is no key of a model on the way there numbers an item, or names one."""
+    models = [model]
+    for part in section:
+        within = [each.model_fields[part].annotation for each in models if isinstance(part, str) and part in each.model_fields]
+        if within:
+            models = [found for kind in within for found in _models_in(kind)]
+    return [key for each in models for key in each.model_fields]
+
+
+def _models_in(kind: Any) -> list[type[BaseModel]]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [kind]
+    return [found for part in get_args(kind) for found in _models_in(part)]

@@ -82,6 +82,31 @@ def test_check_names_every_fault_with_file_and_key(tmp_path: Path) -> None:
     ]
 
 
+def test_an_unknown_key_is_named_with_the_nearest_known_one(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(GOOD + "poolss: []\npolicy: {switch_marginms: 1, zeal: 1}\n")
+    text = invoke("serve", "--config", str(file), "--check")[1]
+    assert sorted(line.removeprefix(f"{file}: ") for line in text.splitlines()) == [
+        "policy.switch_marginms: unknown key; did you mean switch_margin_ms?",
+        "policy.zeal: unknown key",
+        "poolss: unknown key; did you mean pools?",
+    ]
+
+
+def test_a_file_of_the_other_command_is_told_whose_it_is(tmp_path: Path) -> None:
+    gateway, agent = tmp_path / "gateway.yaml", ROOT / "configs" / "agent" / "node.yaml"
+    gateway.write_text(GOOD)
+    for command, file, told in (
+        (["agent"], gateway, f"the file of a gateway: loadback serve --config {gateway}"),
+        (["serve"], agent, f"the file of an agent: loadback agent --config {agent}"),
+        (["doctor"], agent, f"the file of an agent: loadback agent --config {agent}"),
+    ):
+        status, text = invoke(*command, "--config", str(file), *([] if command == ["doctor"] else ["--check"]))
+        assert status == 1
+        assert text.rstrip().endswith(told)
+        assert len(text.splitlines()) == 1
+
+
 def test_a_missing_file_is_named() -> None:
     status, text = invoke("serve", "--config", "/nowhere.yaml", "--check")
     assert status == 1
