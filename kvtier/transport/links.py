@@ -21,7 +21,7 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     connect_ms: float = 1000
     backoff_ms: float = 1000  # after a failed connection
-    stall_ms: float = 5000  # a peer that moves no byte in the middle of a frame
+    stall_ms: float = 5000  # a peer that moves no byte in the middle of a frame, or answers nothing
     idle_ms: float = 60_000
     max_calls: int = 64  # under way on one connection
     max_links: int = 256
@@ -93,8 +93,9 @@ class PeerLinks:
         except (OSError, ValueError, OverflowError, TimeoutError) as error:  # the middle ones: what is no host, or no port
             what = str(error) or f"timed out after {connect_s:g} s"
             raise PeerUnavailable(f"no connection to {peer.node} at {peer.host}:{peer.port}: {what}") from error
-        stream = FrameStream(sock, self._settings.stall_ms / 1000)
-        link = PeerLink(stream, self.counters, self._settings.max_calls)
+        stall_s = self._settings.stall_ms / 1000
+        stream = FrameStream(sock, stall_s)
+        link = PeerLink(stream, self.counters, self._settings.max_calls, stall_s)
         try:
             await link.greet(peer.node, connect_s)
         except BaseException:

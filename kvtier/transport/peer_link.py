@@ -3,6 +3,9 @@
 Page bytes are received straight into the caller's memory and hashed as they come. A caller that gives up gets its memory back
 untouched from then on: if its payload is just arriving the whole connection is ended, which is what a peer that slow deserves.
 A reply that nobody waits for (late, doubled, made up) is dropped and counted.
+
+A peer may be slow with one answer and not with all: where calls are given up for a while and nothing is heard meanwhile, the
+connection is ended. It may have lost its place between two frames, and take every later reply for the rest of one.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ class LinkCounters(msgspec.Struct):
 
     links_opened: int = 0
     links_failed: int = 0
+    links_mute: int = 0  # ended, because nothing that was asked was answered
     calls: int = 0
     calls_late: int = 0
     replies_unasked: int = 0
@@ -61,20 +65,24 @@ class _Answer(NamedTuple):
 
 
 class _Call:
-    __slots__ = ("answer", "filling", "targets")
+    __slots__ = ("answer", "asked_s", "filling", "targets")
 
     def __init__(self, targets: Sequence[memoryview]) -> None:
         self.answer: asyncio.Future[_Answer] = asyncio.get_running_loop().create_future()
+        self.asked_s = 0.0
         self.targets = targets
         self.filling = False
 
 
 class PeerLink:
-    """`run` must be running for anything to be answered; it ends with the connection."""
+    """`run` must be running for anything to be answered; it ends with the connection. `mute_s`: how long calls may be given up
+    without anything being heard."""
 
-    def __init__(self, stream: FrameStream, counters: LinkCounters, max_calls: int) -> None:
+    def __init__(self, stream: FrameStream, counters: LinkCounters, max_calls: int, mute_s: float) -> None:
         self.greeting: Greeting | None = None
-        self.idle_since_s = asyncio.get_running_loop().time()
+        self.idle_since_s = self._heard_s = asyncio.get_running_loop().time()
+        self._mute_s = mute_s
+        self._mute_since_s: float | None = None
         self._stream = stream
         self._counters = counters
         self._calls: dict[int, _Call] = {}
@@ -113,6 +121,7 @@ class PeerLink:
         try:
             while True:
                 await self._take_reply(*await self._stream.receive())
+                self._hear()
         except (StreamClosed, FrameError, MessageError) as error:
             why = str(error)
         finally:
@@ -165,6 +174,7 @@ class PeerLink:
                 number = self._next_number()
                 self._calls[number] = call
                 self._counters.calls += 1
+                call.asked_s = asyncio.get_running_loop().time()
                 if self._ended.is_set():
                     raise PeerUnavailable("the connection has ended")
                 await self._stream.send(number, encode(request))
@@ -177,10 +187,27 @@ class PeerLink:
         finally:
             self._calls.pop(number, None)
             self.idle_since_s = asyncio.get_running_loop().time()
+            if call.answer.cancelled():
+                self._miss(call.asked_s)
             if call.filling:
                 self._stream.abort()
                 await self._ended.wait()
             del call  # an error's traceback would keep it, and it the error, and both the targets
+
+    def _hear(self) -> None:
+        """Something whole, and expected, has come."""
+        self._heard_s = asyncio.get_running_loop().time()
+        self._mute_since_s = None
+
+    def _miss(self, asked_s: float) -> None:
+        """A call was given up."""
+        if self._heard_s >= asked_s:
+            return
+        if self._mute_since_s is None:
+            self._mute_since_s = self.idle_since_s
+        elif self.alive and self.idle_since_s - self._mute_since_s >= self._mute_s:
+            self._counters.links_mute += 1
+            self.abort()
 
     async def _take_reply(self, header: Header, body: bytes) -> None:
         call = self._calls.get(header.call)
@@ -207,6 +234,7 @@ class PeerLink:
                 checksum = growing_checksum()
                 await self._stream.take_into(target, checksum.update)
                 checksums.append(checksum.digest())
+                self._hear()
                 self._counters.received_bytes += len(target)
         finally:
             call.filling = False

@@ -109,8 +109,31 @@ async def test_a_fault_of_our_own_fails_the_stage_and_keeps_nothing(
         assert (await near.stage(range(8), peer_of(far.agent))).state == "ready"
 
 
-@pytest.mark.parametrize("host", ["no\0where", "x" * 300, "127.0.0.1"])
+@pytest.mark.parametrize("host", ["no\0where", "x" * 300])
 async def test_a_source_that_is_no_address_is_an_absent_peer(tmp_path: Path, connect: Connect, host: str) -> None:
     async with node(config_of(tmp_path, "near"), connect) as near:
-        staged = await near.stage(range(4), wire.Peer("far", host, 1 << 40))
+        staged = await near.stage(range(4), wire.Peer("far", host, 1))
         assert (staged.state, near.agent.fetcher.counters.fetches_failed) == ("partial", 1)
+
+
+class Unanswered(Mischief):
+    """`Acquire` is."""
+
+    def frame(self, data: bytes, send: Send) -> None:
+        header = unpack_header(data[:HEADER_BYTES])
+        if not isinstance(wire.decode_reply(data[HEADER_BYTES : HEADER_BYTES + header.body_bytes]), wire.Acquired):
+            send(data)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_fetch_that_the_stage_s_deadline_ends_has_failed(tmp_path: Path, connect: Connect, cancelled: bool) -> None:
+    """One that was cancelled has not."""
+    async with node(config_of(tmp_path, "far"), connect) as far, node(config_of(tmp_path, "near"), connect) as near:
+        await thread(put, far.client, range(4))
+        async with chaos(peer_of(far.agent), Unanswered()) as peer:
+            begun = await near.begin(range(4), peer, deadline_ms=60_000 if cancelled else 50)
+            if cancelled:
+                await eventually(lambda: far.agent.store.running_leases > 0, "it was asked")
+                await near.ask(wire.CancelStage(begun))
+            assert (await near.ended(begun)).state == ("cancelled" if cancelled else "expired")
+            assert near.agent.fetcher.counters.fetches_failed == (not cancelled)
