@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bench.simulate.console import configurations, guards_of, run_shown, show, told_errors, words
+from bench.simulate.console import configurations, guards_of, one_policy, run_shown, show, told_errors, words
 from bench.simulate.experiments import Choice, Experiment, exp1_experiments, exp2_experiments
 from bench.simulate.grid import grid as build_grid
 from bench.simulate.options import (
@@ -51,7 +51,9 @@ def exp1(
     """The UMBP article's Experiment 1: 1P2D, 128 sessions, L2 alone (A), L2 and L3 (B), with loadback prefetch (C).
 
     C is B with the prefetch planner, four copying threads and copies that take no compute; --prefetch off,on parts the planner
-    from the other two. Turns are sent at once in all of them; --assume hold_ms=2000 holds them back as the gateway does.
+    from the other two, but not in A, which has no L3. D is B with an SSD of 1 TB a node. F is C without the planner and with
+    reads from L3 that take no time: the most it could gain. Turns are sent at once in all but H, which is C with
+    --assume hold_ms=2000, as the gateway holds them back.
 
     [bold]Example[/bold]
 
@@ -116,6 +118,7 @@ def grid(
 
       loadback sim grid --json
     """
+    policy = one_policy(policy)
     with told_errors():
         runs: dict[str, Run] = {}
         for each, experiments in build_grid(Choice(horizon_s=horizon_s), seed, full, words(configs)):

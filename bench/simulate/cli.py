@@ -9,7 +9,17 @@ import msgspec
 import typer
 
 from bench.simulate.article import exp1, exp2, grid
-from bench.simulate.console import compare, configurations, guards_of, names_of, run_shown, show, told_errors, words
+from bench.simulate.console import (
+    compare,
+    configurations,
+    guards_of,
+    names_of,
+    run_shown,
+    setup_of,
+    show,
+    told_errors,
+    words,
+)
 from bench.simulate.experiments import (
     PREFETCH_HOST_GB,
     Choice,
@@ -101,7 +111,7 @@ def weka(
             choice = msgspec.structs.replace(choice, host_gb=PREFETCH_HOST_GB)
         experiment = weka_experiment(choice, seed, concurrency)
         if prefetch:
-            one = "cost" if policies == "all" else policies
+            one = _one_of(policies)
             arms = prefetch_arms({"": pooled(experiment)}, words(prefetch))
             configurations(arms, one, seed, jobs, as_json, out, key="prefetch")
         else:
@@ -190,11 +200,19 @@ def fork(
             choice = msgspec.structs.replace(choice, host_gb=PREFETCH_HOST_GB)
         experiment = fork_experiment(choice, seed)
         if prefetch:
-            one = "cost" if policies == "all" else policies
+            one = _one_of(policies)
             arms = prefetch_arms({"": pooled(experiment)}, words(prefetch))
             configurations(arms, one, seed, jobs, as_json, out, key="prefetch")
         else:
             compare(experiment, policies, seed, jobs, as_json, out)
+
+
+def _one_of(policies: str) -> str:
+    """The arms of prefetch are compared under one policy."""
+    names = names_of("cost" if policies == "all" else policies)
+    if len(names) != 1:
+        raise typer.BadParameter("give one policy beside --prefetch", param_hint="--policies")
+    return names[0]
 
 
 def scale(
@@ -226,6 +244,6 @@ def scale(
             )
             results = run_shown({name: Run(experiment, name, seed) for name in names_of(policies)}, jobs)
             show(result_table(f"scale, {size} workers", results))
-            found[str(size)] = {"policies": results}
+            found[str(size)] = {"setup": setup_of(experiment), "policies": results}
     if as_json:
         print(json.dumps({"experiment": "scale", "seed": seed, "configs": found}), flush=True)

@@ -22,6 +22,7 @@ from bench.simulate.machine import MachineError
 from bench.simulate.prefetch_arms import prefetch_table
 from bench.simulate.report import turns_path, write_report
 from bench.simulate.runner import Run, RunFailed, run_all
+from bench.simulate.settings import ASSUMED, Settings
 from bench.simulate.table import result_table
 from costmodel.params import CostParams
 from costmodel.policies import REGISTRY
@@ -43,7 +44,7 @@ def told_errors() -> Iterator[None]:
 def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json: bool, out: Path | None) -> None:
     runs = {name: Run(experiment, name, seed, _turns_file(out, name)) for name in names_of(policies)}
     results = run_shown(runs, jobs)
-    line = {"experiment": experiment.name, "seed": seed, "setup": _setup(experiment), "policies": results}
+    line = {"experiment": experiment.name, "seed": seed, "setup": setup_of(experiment), "policies": results}
     _tell(_title(experiment, seed), results, line, as_json, out)
 
 
@@ -57,11 +58,11 @@ def configurations(
     key: str = "configs",
 ) -> None:
     """One policy on every configuration. `key`: of the results in JSON."""
-    (name,) = names_of(policy)
+    name = one_policy(policy)
     runs = {label: Run(each, name, seed, _turns_file(out, label)) for label, each in experiments.items()}
     results = run_shown(runs, jobs)
     first = next(iter(experiments.values()))
-    setups = {label: _setup(each) for label, each in experiments.items()}
+    setups = {label: setup_of(each) for label, each in experiments.items()}
     line = {"experiment": first.name, "seed": seed, "policy": name, "setup": setups, key: results}
     if any(found.get("prefetch") for found in results.values()):
         show(prefetch_table(results))
@@ -93,7 +94,10 @@ def _tell_warmup(setup: Mapping[str, Any]) -> None:
 
 
 def run_shown(runs: Mapping[str, Run], jobs: int) -> dict[str, dict[str, Any]]:
-    """Behind a progress bar a run, on stderr."""
+    """Behind a progress bar a run, on stderr. Raises `ValueError` where a horizon ends within the warm-up."""
+    warmup_s = max((settings.warmup_s for settings in _counting_nothing(runs)), default=0.0)
+    if warmup_s:
+        raise ValueError(f"turns of the first {warmup_s:,.0f} s warm up: give a longer --horizon-s (ablation: --scale)")
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bars: dict[str, TaskID] = {}
@@ -104,6 +108,13 @@ def run_shown(runs: Mapping[str, Run], jobs: int) -> dict[str, dict[str, Any]]:
             progress.update(bars[name], completed=done_s)
 
         return run_all(runs, jobs or os.cpu_count() or 1, tell)
+
+
+def _counting_nothing(runs: Mapping[str, Run]) -> Iterator[Settings]:
+    for run in runs.values():
+        settings = run.experiment.settings
+        if settings.horizon_s <= settings.warmup_s:
+            yield settings
 
 
 def guards_of(text: str) -> CostParams:
@@ -123,6 +134,12 @@ def words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
+def one_policy(policy: str) -> str:
+    if policy not in REGISTRY:
+        raise typer.BadParameter(f"{policy!r} is none of {', '.join(REGISTRY)}", param_hint="--policy")
+    return policy
+
+
 def names_of(policies: str) -> list[str]:
     """In the registry's order for all, else as given."""
     if policies.strip() == "all":
@@ -135,11 +152,11 @@ def names_of(policies: str) -> list[str]:
 
 
 def _title(experiment: Experiment, seed: int) -> str:
-    setup, horizon_s = _setup(experiment), experiment.settings.horizon_s
+    setup, horizon_s = setup_of(experiment), experiment.settings.horizon_s
     return f"{experiment.workload.name}: {setup['topology']} of {setup['worker']}, {horizon_s:,.0f} s, seed {seed}"
 
 
-def _setup(experiment: Experiment) -> Mapping[str, Any]:
+def setup_of(experiment: Experiment) -> Mapping[str, Any]:
     cluster, settings = experiment.cluster, experiment.settings
     topology = cluster.topology
     pool = f"{topology.prefills}P{topology.decodes}D" if topology.disaggregated else f"{topology.unified}U"
@@ -157,8 +174,7 @@ def _setup(experiment: Experiment) -> Mapping[str, Any]:
         "warmup_s": settings.warmup_s,
         "workload_cut_calls": experiment.workload.cut_calls,
         "mfu": cluster.deployment.mfu,
-        "prior_error": settings.prior_error,
-        "hold_ms": settings.hold_ms,
+        **{key: getattr(settings, key) for key in ASSUMED},
         "own_node": settings.own_node > 0,
         "prefetch": sorted(settings.prefetch),
         "cost": _changed(experiment.params.cost),

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from bench.simulate.console import setup_of
+from bench.simulate.experiments import Choice, exp1_experiments
+from bench.simulate.settings import ASSUMED
 from loadback.__main__ import build
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
@@ -81,3 +84,28 @@ def test_wrong_words_are_refused_with_the_right_ones() -> None:
     assert "choose from event_lag_ms" in sim("churn", "--assume", "speed=9", code=1)
     assert "choose from weka" in sim("ablation", "--experiments", "chat", code=1)
     assert "choose one of cpu" in sim("fork", "--hardware", "b300", code=1)
+    assert "--policy: 'best' is none of cost" in sim("exp1", "--policy", "best", code=2)
+    assert "--policy: 'best' is none of cost" in sim("grid", "--policy", "best", code=2)
+    assert "give one policy beside --prefetch" in sim("fork", "--policies", "cost,sticky", "--prefetch", "on", code=2)
+    assert "--prefetch knows no 'onn'" in sim("exp1", "--prefetch", "onn", code=1)
+    assert "A has none: give --configs B,C" in sim("exp1", "--prefetch", "on", code=1)
+
+
+def test_a_horizon_within_the_warm_up_is_refused_before_the_run() -> None:
+    output = sim("exp1", "--horizon-s", "300", "--configs", "A", "--json", code=1)
+    assert output == "turns of the first 600 s warm up: give a longer --horizon-s (ablation: --scale)\n"
+
+
+def test_help_names_every_configuration_and_assumption() -> None:
+    shown = CliRunner().invoke(build(), ["sim", "exp1", "--help"], env={"COLUMNS": "400", "NO_COLOR": "1"}).output
+    text = " ".join(shown.split())
+    assert all(f"{name} is " in text for name in "CDF")
+    assert "in all but H, which is C with" in text
+    assert all(key in text for key in ASSUMED)
+
+
+def test_setup_records_what_was_assumed() -> None:
+    (experiment,) = exp1_experiments(Choice(assumed={"event_lag_ms": 7.0, "own_node": 1.0}), 1, ["B"]).values()
+    setup = setup_of(experiment)
+    assert set(ASSUMED) <= set(setup)
+    assert (setup["event_lag_ms"], setup["own_node"]) == (7.0, True)
