@@ -15,7 +15,7 @@ from kvtier.agent.owner import Owner, TooManySpaces
 from kvtier.agent.progress import Progress
 from kvtier.agent.stager import StageJob, Stager, StagesFull
 from kvtier.agent.traffic import LOCAL, Traffic
-from kvtier.page.checksum import page_checksum, split_checksums
+from kvtier.page.checksum import bound_checksums, page_checksum, split_checksums
 from kvtier.page.key import PageKey, digest_of, page_key, page_keys
 from kvtier.page.status import Status
 from kvtier.pool.dram_pool import DramPool
@@ -137,19 +137,20 @@ class Desk:
         keys = self._keys(owner, request.space, request.digests)
         if request.wait_ms > 0 and self._store.lacks_any(keys):
             return self._acquire_later(owner, keys, request)
-        return self._acquired(owner, keys, request.ttl_ms)
+        return self._acquired(owner, keys, request)
 
     async def _acquire_later(self, owner: Owner, keys: Sequence[PageKey], request: wire.Acquire) -> wire.Reply:
         held: dict[int, Page] = {}
         try:
             await self._wait_for(keys, min(request.wait_ms, MAX_WAIT_MS), held)
-            return self._acquired(owner, keys, request.ttl_ms)
+            return self._acquired(owner, keys, request)
         finally:
             self._store.let_go(held)
 
-    def _acquired(self, owner: Owner, keys: Sequence[PageKey], ttl_ms: float) -> wire.Reply:
-        acquired = self._store.acquire(keys, owner.number, ttl_ms, self._clock_ms())
+    def _acquired(self, owner: Owner, keys: Sequence[PageKey], request: wire.Acquire) -> wire.Reply:
+        acquired = self._store.acquire(keys, owner.number, request.ttl_ms, self._clock_ms())
         pages = [page for page in acquired.pages if page is not None]
+        checksums = b"".join(page.checksum for page in pages)
         if len(pages) < len(keys):
             self._pump()
         return wire.Acquired(
@@ -158,7 +159,7 @@ class Desk:
             wire.Column([page.offset for page in pages]),
             wire.Column([page.length for page in pages]),
             wire.Column([page.generation for page in pages]),
-            b"".join(page.checksum for page in pages),
+            bound_checksums(checksums, [digest_of(page.key) for page in pages]) if request.bound else checksums,
             bytes(page.kind for page in pages),
             wire.Column([page.depth for page in pages]),
             acquired.moved,

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from kvtier.page.checksum import CHECKSUM_BYTES
-from kvtier.page.key import DIGEST_BYTES, PageKey, page_keys
+from kvtier.page.checksum import bound_checksums, split_checksums
+from kvtier.page.key import DIGEST_BYTES, PageKey, digest_of, page_keys
 from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
@@ -129,13 +129,16 @@ class Fetcher:
     async def _acquire(self, link: PeerLink, space: int, digests: bytes, deadline_ms: float) -> tuple[Acquired, Sequence[int]]:
         """What the peer has, and which pages it leased; half of the time may pass while it reads from its SSD."""
         left_ms = 1000 * self._left_s(deadline_ms)
-        acquired = await link.call(Acquire(space, digests, left_ms + _LEASE_SLACK_MS, left_ms / 2), left_ms / 1000)
+        request = Acquire(space, digests, left_ms + _LEASE_SLACK_MS, left_ms / 2, bound=True)
+        acquired = await link.call(request, left_ms / 1000)
         if not isinstance(acquired, Acquired):
             raise PeerRefused(f"{type(acquired).__name__} is no answer to Acquire")
         try:
-            return acquired, _sensible(acquired, len(digests) // DIGEST_BYTES)
+            found = leased_pages(acquired, len(digests) // DIGEST_BYTES)
+            _check_places(acquired, link.greeting.pool_bytes if link.greeting is not None else 0)
         except MessageError as error:
             raise PeerRefused(f"no answer to Acquire: {error}") from error
+        return acquired, found
 
     def _claim(
         self, leased: _Leased, acquired: Acquired, found: Sequence[int], keys: Sequence[PageKey], budget_bytes: int | None
@@ -151,6 +154,7 @@ class Fetcher:
         self, leased: _Leased, acquired: Acquired, found: Sequence[int], keys: Sequence[PageKey], budget_bytes: int | None
     ) -> None:
         left = budget_bytes
+        checksums = split_checksums(bound_checksums(acquired.checksums, [digest_of(keys[position]) for position in found]))
         for index, position in enumerate(found):
             page = RemotePage(index, acquired.offsets[index], acquired.lengths[index])
             if left is not None and (left := left - page.length) < 0:
@@ -159,9 +163,8 @@ class Fetcher:
             reserved = self._reserve(keys[position], page.length, acquired.depths[index], PageKind(acquired.kinds[index]))
             leased.statuses[position] = Status.OK if reserved.statuses[0] is Status.EXISTS else Status.BUSY
             if reserved.statuses[0] is Status.OK:
-                checksum = acquired.checksums[index * CHECKSUM_BYTES : (index + 1) * CHECKSUM_BYTES]
-                claim = _Claim(page, position, reserved.write_id, reserved.offsets[0], acquired.generations[index], checksum)
-                leased.claims.append(claim)
+                write_id, offset, generation = reserved.write_id, reserved.offsets[0], acquired.generations[index]
+                leased.claims.append(_Claim(page, position, write_id, offset, generation, checksums[index]))
 
     def _reserve(self, key: PageKey, length: int, depth: int, kind: PageKind) -> Reserved:
         """A page that can never be kept here is BUSY for ever: the settings of both nodes disagree, which is logged."""
@@ -241,9 +244,9 @@ class Fetcher:
         return max(0.0, deadline_ms - self._clock_ms()) / 1000
 
 
-def _sensible(acquired: Acquired, asked: int) -> Sequence[int]:
-    """Which of the asked pages are leased. Raises `MessageError`, also for places and sizes that no page has."""
-    found = leased_pages(acquired, asked)
-    if found and (min(acquired.lengths) < 1 or min(acquired.offsets) < 0 or min(acquired.depths) < 0):
+def _check_places(acquired: Acquired, pool_bytes: int) -> None:
+    """Raises `MessageError` for places and sizes that no page of such a pool has."""
+    if min(acquired.lengths, default=1) < 1 or min((*acquired.offsets, *acquired.depths), default=0) < 0:
         raise MessageError("a page of no length, or at a place below the first")
-    return found
+    if any(offset + length > pool_bytes for offset, length in zip(acquired.offsets, acquired.lengths, strict=True)):
+        raise MessageError(f"a page that ends behind the pool of {pool_bytes} bytes")

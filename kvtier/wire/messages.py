@@ -16,7 +16,7 @@ from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 class Column(array):  # type: ignore[type-arg]  # at run time it takes none
@@ -66,12 +66,16 @@ class Looked(Message, frozen=True, tag=5):
 
 
 class Acquire(Message, frozen=True, tag=6):
-    """Lease pages. Waits up to `wait_ms` for those that are being written or read from SSD."""
+    """Lease pages. Waits up to `wait_ms` for those that are being written or read from SSD.
+
+    `bound` asks for checksums with the pages' digests folded in (`bound_checksums`): no page of the answer passes for another.
+    """
 
     space: int
     digests: bytes
     ttl_ms: float
     wait_ms: float = 0.0
+    bound: bool = False
 
 
 class Acquired(Message, frozen=True, tag=7):

@@ -60,6 +60,7 @@ CHANGES: dict[str, Change] = {
     "no lease": lambda said: {"lease": 0},
     "a length below nothing": lambda said: {"lengths": wire.Column([*list(said.lengths)[:-1], -8192])},
     "an offset below nothing": lambda said: {"offsets": wire.Column([-4096, *list(said.offsets)[1:]])},
+    "an offset behind the pool": lambda said: {"offsets": wire.Column([1 << 40, *list(said.offsets)[1:]])},
     "a depth below nothing": lambda said: {"depths": wire.Column([-1, *list(said.depths)[1:]])},
 }
 
@@ -75,6 +76,23 @@ async def test_an_answer_that_makes_no_sense_gives_nothing(tmp_path: Path, conne
             assert len(near.agent.store.catalog) == len(near.agent.store.tiering.writes) == 0
         assert (await near.stage(range(8), peer_of(far.agent))).state == "ready"
         assert await thread(get, near.client, range(8)) == [True] * 8
+
+
+async def test_a_page_does_not_pass_for_its_neighbour(tmp_path: Path, connect: Connect) -> None:
+    """Two statuses change places, and every column fits."""
+
+    def swapped(said: wire.Acquired) -> dict[str, Any]:
+        return {"statuses": said.statuses[:2] + said.statuses[3:1:-1] + said.statuses[4:]}
+
+    async with node(config_of(tmp_path, "far"), connect) as far, node(config_of(tmp_path, "near"), connect) as near:
+        for numbers in (range(3), range(4, 8)):
+            await thread(put, far.client, numbers)
+        async with chaos(peer_of(far.agent), Retold(swapped)) as peer:
+            assert (await near.stage(range(8), peer)).leading == 2
+        assert near.agent.fetcher.counters.corrupt_received == 1
+        assert await thread(get, near.client, range(8)) == [True, True, False, False, True, True, True, True]
+        assert len(near.agent.store.tiering.writes) == 0
+        assert (await near.stage(range(8), peer_of(far.agent))).leading == 3
 
 
 async def test_a_fault_of_our_own_fails_the_stage_and_keeps_nothing(
