@@ -11,6 +11,7 @@ connection is ended. It may have lost its place between two frames, and take eve
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -36,6 +37,8 @@ from kvtier.wire.messages import (
 )
 from kvtier.wire.stream import FrameStream, StreamClosed
 
+log = logging.getLogger(__name__)
+
 _MAX_CALL = (1 << 32) - 1
 
 
@@ -53,6 +56,7 @@ class LinkCounters(msgspec.Struct):
     links_opened: int = 0
     links_failed: int = 0
     links_mute: int = 0  # ended, because nothing that was asked was answered
+    link_crashes: int = 0  # faults of our own; should stay 0
     calls: int = 0
     calls_late: int = 0
     replies_unasked: int = 0
@@ -124,6 +128,9 @@ class PeerLink:
                 self._hear()
         except (StreamClosed, FrameError, MessageError) as error:
             why = str(error)
+        except Exception:
+            self._counters.link_crashes += 1
+            log.exception("a link failed")
         finally:
             self._ended.set()
             self._stream.close()

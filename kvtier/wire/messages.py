@@ -321,10 +321,17 @@ Reply = (
 )  # fmt: skip
 
 
+def _column(kind: type[Column], data: object) -> Column:
+    """Raises ValueError for anything but whole numbers of 8 bytes: a list may hold numbers that no column does."""
+    if not isinstance(data, bytes):
+        raise ValueError(f"a column is bytes, not {type(data).__name__}")  # noqa: TRY004 - the decoder makes it a DecodeError
+    return kind(data)
+
+
 # Made once: to look at what may come costs more than to decode it.
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=Column.tobytes)
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
-_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply, dec_hook=lambda column, data: column(data))
+_REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply, dec_hook=_column)
 
 
 class MessageError(Exception):

@@ -65,6 +65,13 @@ def test_a_reply_is_no_request_and_noise_is_neither() -> None:
         decode_reply(encode(Attach(SPACE)))
 
 
+@pytest.mark.parametrize("column", [b"123", [1], [1 << 63], "abcdefgh", None, {1: 2}, 5])
+def test_what_is_no_column_makes_no_reply(column: object) -> None:
+    body = msgspec.msgpack.encode([messages.Acquired.__struct_config__.tag, 1, b"", column, b"", b"", b"", b"", b"", {}, 1.0])
+    with pytest.raises(MessageError):
+        decode_reply(body)
+
+
 def test_a_later_version_may_add_fields() -> None:
     longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(encode(messages.Look(1, b"d" * 32, "w"))), "something new"])
     assert decode_request(longer) == messages.Look(1, b"d" * 32, "w")
