@@ -67,11 +67,13 @@ Turns and sessions
 TIERS_LEGEND = """\
 Tiers and prefetch
   bytes moved    by engines and the node agent; SSD to L3 happens when pages that had sunk are wanted again
-  trigger        what prefetch acted on: tool_call, a tool runs, so a turn will follow; resume, a quiet session may go on;
-                 drain, a worker was taken out and what its sessions need was brought to the others
+  trigger        what prefetch acted on: tool_call, a tool runs, so a turn will follow; turn_end, a reply ended, so one may;
+                 decision, a turn was placed, and what it wants from elsewhere came first; resume, a quiet session may go on;
+                 drain, a worker was taken out and what its sessions need was brought to the others; scale_out, a worker came
+                 and was brought what many use; explicit, a client asked
   jobs           consumed: the turn came; expired, cancelled: it did not, or nothing had to be done; failed: nothing could be
   MB             planned to be brought near; useful: a turn used it; wasted: none did; late: it came after the turn was sent;
-                 warmed: computed or loaded into a worker's device memory beforehand
+                 warmed: computed or loaded into a worker's device memory beforehand; wasted after it: for nothing
   ms saved       that the turns were predicted to save
 """
 

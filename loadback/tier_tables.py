@@ -72,7 +72,7 @@ def tiers_table(tokens: dict[str, int], moved: Moved) -> Table:
 def prefetch_table(tiers: Tiers) -> Table:
     """One row a trigger that did something, and one for all."""
     table = Table("prefetch by trigger", "jobs", title="Prefetch", title_justify="left", box=SIMPLE_HEAD)
-    for heading in ("planned MB", "useful MB", "wasted MB", "late MB", "warmed MB", "ms saved"):
+    for heading in ("planned MB", "useful MB", "wasted MB", "late MB", "warmed MB", "wasted", "ms saved"):
         table.add_column(heading, justify="right")
     for trigger, tally in tiers.prefetch.triggers.items():
         if tally != PrefetchTally():
@@ -83,7 +83,14 @@ def prefetch_table(tiers: Tiers) -> Table:
 
 
 def _prefetch_cells(tally: PrefetchTally) -> list[str]:
-    sizes = (tally.planned_bytes, tally.useful_bytes, tally.wasted_bytes, tally.late_bytes, tally.warmed_bytes)
+    sizes = (
+        tally.planned_bytes,
+        tally.useful_bytes,
+        tally.wasted_bytes,
+        tally.late_bytes,
+        tally.warmed_bytes,
+        tally.warm_wasted_bytes,
+    )
     jobs = ", ".join(f"{state} x{count}" for state, count in sorted(tally.jobs.items())) or "-"
     return [jobs, *map(megabytes, sizes), f"{tally.saved_ms:.1f}"]
 

@@ -13,8 +13,16 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.tiers.experiment import Outcome, Parts, run_experiment
+from bench.tiers.local import WrongPages
+from engine_adapters.launch.ports import NoFreePort
+from engine_adapters.launch.process import EngineStartError
+from kvtier.client.channel import AgentUnavailable
 
 _DECIMALS = 3
+_EXPECTED = (EngineStartError, NoFreePort, AgentUnavailable, WrongPages)
+NOT_NATIVE = (
+    "warning: loadback-hip is not installed, so that all copies were portable: run scripts/envs/hip (needs a C++ compiler)"
+)
 
 
 def tiers(
@@ -62,7 +70,13 @@ def tiers(
     if unknown := set(chosen) - set(Parts):
         raise typer.BadParameter(f"{', '.join(sorted(unknown))} is none of {', '.join(Parts)}", param_hint="--only")
     with tempfile.TemporaryDirectory(prefix="loadback-tiers-", dir=directory) as folder:
-        outcome = run_experiment(Path(folder), [Parts(part) for part in chosen], rounds, _tell)
+        try:
+            outcome = run_experiment(Path(folder), [Parts(part) for part in chosen], rounds, _tell)
+        except _EXPECTED as error:
+            _tell(f"bench tiers: {error}")
+            raise typer.Exit(1) from error
+    if not outcome.native:
+        _tell(NOT_NATIVE)
     Console().print(table(outcome))
     if as_json_line:
         print(json.dumps(as_json(outcome)), flush=True)

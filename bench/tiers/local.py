@@ -63,7 +63,8 @@ def local_ratios(socket: Path, copier: Copier, page_bytes: int, rounds: int, see
     rounds_spent: list[tuple[Spent, Spent, Spent]] = []
     try:
         if not client.warm(_WARM_S):
-            raise WrongPages(f"the memory of the agent at {socket} cannot be mapped")
+            what = f"the memory of the agent was not mapped within {_WARM_S:g} s"
+            raise WrongPages(f"{what}: ask again on a quieter machine, with 2 GB free")
         for number in range(rounds + 1):
             source.mark(page_bytes, seed + number)
             digests = b"".join(sha256(f"{seed}/{number}/{page}".encode()).digest() for page in range(ROUND_BYTES // page_bytes))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from bench.tiers import cli
 from bench.tiers.buffers import Buffer
 from bench.tiers.cli import as_json
 from bench.tiers.control import ControlCpu
 from bench.tiers.experiment import Outcome, Parts, run_experiment
-from bench.tiers.local import LocalRatios
+from bench.tiers.local import LocalRatios, local_ratios
 from bench.tiers.loopback import LoopbackRatio
 from bench.tiers.ssd import SsdRatio
+from kvtier.client.copier import PortableCopier
+from kvtier.client.page_client import PageClient
+from loadback.__main__ import build
 
 
 def test_the_json_has_the_agreed_shape() -> None:
@@ -50,3 +56,26 @@ def test_every_part_with_an_agent_measures_something(tmp_path: Path) -> None:
     assert outcome.loopback.ratio > 0
     assert outcome.control_cpu is not None
     assert min(outcome.control_cpu) > 0
+
+
+def tiers(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Outcome]) -> Result:
+    monkeypatch.setattr(cli, "run_experiment", run)
+    return CliRunner().invoke(build(), ["bench", "tiers", "--only", "index"])
+
+
+def test_without_native_copies_it_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "run scripts/envs/hip" in tiers(monkeypatch, lambda *_: Outcome(native=False)).stderr
+    assert "scripts/envs/hip" not in tiers(monkeypatch, lambda *_: Outcome(native=True)).stderr
+
+
+def test_memory_that_is_not_mapped_in_time_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(PageClient, "warm", lambda *_: False)
+
+    def run(*_: object) -> Outcome:
+        local_ratios(tmp_path / "none.sock", PortableCopier(), 65_536, 1, 1)
+        return Outcome(native=True)
+
+    result = tiers(monkeypatch, run)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("bench tiers: the memory of the agent was not mapped within 10 s: ")
+    assert len(result.stderr.splitlines()) == 1

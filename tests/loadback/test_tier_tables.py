@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from kvtier.prefetch.events import Trigger
 from loadback.admin_api import Actual, NodeNumbers, PastTurn, Prefetched, PrefetchTally, Tiers
+from loadback.demo_command import TIERS_LEGEND
 from loadback.tier_tables import Moved, moved_bytes, prefetch_table, prefetched, tiers_table, tokens_by_tier
 
 TIERS = Tiers(
@@ -12,7 +14,9 @@ TIERS = Tiers(
     Prefetched(
         {
             "drain": PrefetchTally(planned_bytes=3_000_000, useful_bytes=2_000_000, saved_ms=7.5, jobs={"consumed": 2}),
-            "resume": PrefetchTally(wasted_bytes=1_000_000, added_ms=1.0, jobs={"consumed": 1, "expired": 1}),
+            "resume": PrefetchTally(
+                wasted_bytes=1_000_000, warm_wasted_bytes=400_000, added_ms=1.0, jobs={"consumed": 1, "expired": 1}
+            ),
             "turn_end": PrefetchTally(),
         }
     ),
@@ -44,6 +48,7 @@ def test_triggers_add_up() -> None:
         planned_bytes=3_000_000,
         useful_bytes=2_000_000,
         wasted_bytes=1_000_000,
+        warm_wasted_bytes=400_000,
         saved_ms=7.5,
         added_ms=1.0,
         jobs={"consumed": 3, "expired": 1},
@@ -55,6 +60,10 @@ def test_rows_hold_the_figures() -> None:
     assert ["L3", "(storage)", "16", "10.7", "%", "L3", "to", "SSD", "(L4)", "0.0"] in drawn
     assert ["L1", "(device)", "60", "40.0", "%", "engines", "to", "L3", "2.5"] in drawn
     drawn = rows(prefetch_table(TIERS))
-    assert ["drain", "consumed", "x2", "3.0", "2.0", "0.0", "0.0", "0.0", "7.5"] in drawn
-    assert ["all", "consumed", "x3,", "expired", "x1", "3.0", "2.0", "1.0", "0.0", "0.0", "7.5"] in drawn
+    assert ["drain", "consumed", "x2", "3.0", "2.0", "0.0", "0.0", "0.0", "0.0", "7.5"] in drawn
+    assert ["all", "consumed", "x3,", "expired", "x1", "3.0", "2.0", "1.0", "0.0", "0.0", "0.4", "7.5"] in drawn
     assert not [row for row in drawn if row[0] == "turn_end"], "a trigger that did nothing has no row"
+
+
+def test_the_legend_explains_every_trigger() -> None:
+    assert [trigger for trigger in Trigger if f"{trigger}, a" not in " ".join(TIERS_LEGEND.split())] == []

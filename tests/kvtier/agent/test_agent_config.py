@@ -113,7 +113,7 @@ def test_all_wrong_values_are_named_at_once_beside_unknown_keys(tmp_path: Path) 
 
 
 def test_what_is_no_mapping_is_refused() -> None:
-    for raw in (None, [], "agent"):
+    for raw in (None, [1], "agent"):
         with pytest.raises(ConfigError, match="Expected `object`"):
             parse_config(raw)
 
