@@ -22,6 +22,21 @@ def too_much_memory(config: AgentConfig, root: Path = _ROOT) -> list[str]:
     return []
 
 
+def too_little_free(config: AgentConfig, root: Path = _ROOT) -> list[str]:
+    """One line where L3 is to be taken at the start and is not free now: the kernel would end processes to find it."""
+    told = _meminfo(root)
+    free = told.get("MemAvailable", 0) + told.get("SwapFree", 0) + told.get("HugePages_Free", 0) * told.get("Hugepagesize", 0)
+    if (
+        not config.dram.prefault
+        or config.dram.backing is Backing.HUGETLB
+        or "MemAvailable" not in told
+        or config.dram.bytes <= free
+    ):
+        return []
+    what = f"dram.bytes: {_gib(config.dram.bytes)} of DRAM to be taken at the start, but {_gib(free)} of this host's is free"
+    return [f"{what}: lower it, or end what else runs"]
+
+
 def too_little_disk(config: AgentConfig) -> list[str]:
     """A warning only: a file system may grow, or say less than it has."""
     if config.ssd is None:
@@ -37,11 +52,7 @@ def too_little_disk(config: AgentConfig) -> list[str]:
 
 def memory_bytes(root: Path = _ROOT) -> int | None:
     """Of the host; None where the kernel does not say."""
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemTotal:")), None)
+    return _meminfo(root).get("MemTotal")
 
 
 def cgroup_bytes(root: Path = _ROOT) -> int | None:
@@ -66,6 +77,16 @@ def disk_bytes(directory: Path) -> int:
         directory = directory.parent
     told = os.statvfs(directory)
     return told.f_frsize * told.f_blocks
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    """Bytes, and counts of huge pages."""
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    words = [line.replace(":", " ").split() for line in lines]
+    return {name: int(number) << (10 if unit else 0) for name, number, *unit in words}
 
 
 def _limits(top: Path, path: str, name: str) -> list[int]:

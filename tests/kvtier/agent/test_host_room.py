@@ -9,7 +9,7 @@ import pytest
 from agent_rig import config_of
 
 from kvtier.agent.config import AgentConfig, parse_config
-from kvtier.agent.host_room import cgroup_bytes, disk_bytes, memory_bytes, too_little_disk, too_much_memory
+from kvtier.agent.host_room import cgroup_bytes, disk_bytes, memory_bytes, too_little_disk, too_little_free, too_much_memory
 from kvtier.agent.process import run_agent
 
 GIB = 1 << 30
@@ -54,9 +54,34 @@ def test_the_tightest_cgroup_counts_but_for_reserved_huge_pages(tmp_path: Path, 
     assert too_much_memory(parse_config(tree), root) == []
 
 
+@pytest.mark.parametrize(
+    ("backing", "prefault", "wanted", "told"),
+    [
+        (
+            "thp",
+            True,
+            "6 GiB",
+            "6.0 GiB of DRAM to be taken at the start, but 5.0 GiB of this host's is free: lower it, or end",
+        ),
+        ("thp", True, "5 GiB", ""),
+        ("auto", False, "6 GiB", ""),
+        ("hugetlb", True, "6 GiB", ""),
+    ],
+)
+def test_memory_that_is_taken_at_once_must_be_free(
+    tmp_path: Path, backing: str, prefault: bool, wanted: str, told: str
+) -> None:
+    free = f"MemAvailable: {3 << 20} kB\nSwapFree: {1 << 20} kB\nHugePages_Free: 512\nHugepagesize: 2048 kB\n"
+    root = host(tmp_path / "root", proc__meminfo=free)
+    tree = config_of(tmp_path)
+    tree["dram"] |= {"bytes": wanted, "backing": backing, "prefault": prefault}
+    faults = too_little_free(parse_config(tree), root)
+    assert [told in fault for fault in faults] == ([True] if told else [])
+
+
 def test_where_nothing_is_told_nothing_is_refused(tmp_path: Path) -> None:
     assert memory_bytes(tmp_path) is cgroup_bytes(tmp_path) is None
-    assert too_much_memory(config(tmp_path, "64 TiB"), tmp_path) == []
+    assert too_much_memory(config(tmp_path, "64 TiB"), tmp_path) == too_little_free(config(tmp_path, "64 TiB"), tmp_path) == []
 
 
 def test_a_disk_that_is_too_small_is_warned_of(tmp_path: Path) -> None:
