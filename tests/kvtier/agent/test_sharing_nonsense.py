@@ -61,7 +61,10 @@ async def test_nothing_is_handed_over_on_an_answer_that_makes_no_sense(
         near = config_of(
             tmp_path, "near", pool_mib=2, watermark=0.8, listen={"port": here},
             peers=[{"node": "far", "host": peer.host, "port": peer.port}],
-            share={"placement": {"policy": "most_free"}, "max_moved_share": 0.2, "every_ms": 100_000, "deadline_ms": 5000 if honest else 100},
+            share={
+                "placement": {"policy": "most_free"}, "max_moved_share": 0.2,
+                "every_ms": 100_000, "deadline_ms": 5000 if honest else 100,
+            },
         )  # fmt: skip
         async with node(near, connect) as giver:
             await thread(put, giver.client, range(50))
