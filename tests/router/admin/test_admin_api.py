@@ -85,7 +85,7 @@ async def test_the_policy_is_validated_and_replaced_as_a_whole(gateway):
     async with client_of(gateway) as client:
         assert (await client.get("/admin/policy")).json()["name"] == "cost"
         verdict = (await client.post("/admin/policy/validate", json={"name": "cost", "near_tie": 1})).json()
-        assert verdict == {"valid": False, "errors": ["body: near_tie: unknown key"]}
+        assert verdict == {"valid": False, "errors": ["body: near_tie: unknown key; did you mean near_tie_ms?"]}
         refused = await client.put("/admin/policy", json={"name": "best"})
         assert refused.status_code == 400
         assert gateway.fleet.policy_config.name == "cost"
