@@ -74,9 +74,9 @@ class Prefetching:
             self._subjects.popitem(last=False)
         self._plan(ev.Sent(thread, subject.prefill, _CLIENT))
 
-    def held(self, thread: str, worker: WorkerKey) -> None:
+    def held(self, thread: str, worker: WorkerKey, *, full: bool) -> None:
         """It has come, and waits in the gateway, for room there or for its pages."""
-        self._plan(ev.Held(thread, worker, _CLIENT))
+        self._plan(ev.Held(thread, worker, _CLIENT, full))
 
     def fetches(self, thread: str, worker: WorkerKey) -> bool:
         return self._planner.fetches(thread, worker, self._agenda.now_ms)

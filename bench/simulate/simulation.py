@@ -271,7 +271,7 @@ class Simulation:
             return waits
         away = self._engines.own_node and set(_read_from(fleet, chosen)) - {worker.worker_id}
         if standing is Standing.COMES and (waits or away):
-            self._prefetching.held(thread, worker)
+            self._prefetching.held(thread, worker, full=waits)
         return waits or self._prefetching.fetches(thread, worker)
 
     def _dispatch(self, rid: str, ask: Ask, pages: list[int], prefill: WorkerKey, decode: WorkerKey) -> None:

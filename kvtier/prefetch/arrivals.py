@@ -1,6 +1,8 @@
-"""How often turns come to each worker: what a warm request's step would get in the way of."""
+"""How often turns come to each worker, and when one last had to wait for it: what a warm request would get in the way of."""
 
 from __future__ import annotations
+
+from math import inf
 
 from costmodel.values import WorkerKey
 
@@ -12,10 +14,17 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._counts: dict[WorkerKey, tuple[float, int, int]] = {}  # the window's begin, turns in it, turns in the one before
+        self._held_ms: dict[WorkerKey, float] = {}
 
     def came(self, worker: WorkerKey, now_ms: float) -> None:
         begin, now, before = self._current(worker, now_ms)
         self._counts[worker] = (begin, now + 1, before)
+
+    def held(self, worker: WorkerKey, now_ms: float) -> None:
+        self._held_ms[worker] = now_ms
+
+    def since_held_ms(self, worker: WorkerKey, now_ms: float) -> float:
+        return now_ms - self._held_ms.get(worker, -inf)
 
     def turns_per_ms(self, worker: WorkerKey, now_ms: float) -> float:
         _, now, before = self._current(worker, now_ms)

@@ -66,11 +66,13 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """A turn of `thread` has come, and waits in the gateway for room at `worker`; `Sent` follows, there or elsewhere."""
+    """A turn of `thread` has come, and waits in the gateway for room at `worker`, or for its pages alone where that is not
+    `full`; `Sent` follows, there or elsewhere."""
 
     thread: str
     worker: WorkerKey
     client: str = ""
+    full: bool = True
 
 
 class Prefilled(msgspec.Struct, frozen=True, gc=False):

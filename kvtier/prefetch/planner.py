@@ -48,7 +48,7 @@ class Planner:
         self._arrivals = Arrivals()
         self._board = Board(self._params)
         self._opening = Opening(self._board, self._arrivals)
-        self._warming = Warming(self._board)
+        self._warming = Warming(self._board, self._arrivals)
         self._warm_trust: defaultdict[str, WarmTrust] = defaultdict(WarmTrust)  # by pool
         self._watches = Watches(self._params.max_threads)
         self._lines = Lines(self._params.max_threads)
@@ -129,6 +129,8 @@ class Planner:
             case ev.Tick():
                 pass
             case ev.Held():
+                if event.full:
+                    self._arrivals.held(event.worker, now_ms)
                 self._comes(event, view, now_ms)
             case ev.Sent():
                 self._comes(event, view, now_ms)

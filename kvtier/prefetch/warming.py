@@ -6,18 +6,22 @@ They bring what lies in the node's L3 on to L1, through the engine. What becomes
 from __future__ import annotations
 
 from costmodel.values import WorkerKey
+from kvtier.prefetch.arrivals import Arrivals
 from kvtier.prefetch.board import Board
+from kvtier.prefetch.events import Trigger
 from kvtier.prefetch.job import Job, JobState
 from kvtier.prefetch.layout import lay_out
 from kvtier.prefetch.moves import Warm
-from kvtier.prefetch.view import View
+from kvtier.prefetch.view import Target, View
 
+_LATELY_MS = 120_000.0  # 20 s left p90 and p99 of a busy hour above those without warm requests
 _BEHIND_RETRIES = 10  # of `retry_ms`, until a worker that was behind is looked at again
 
 
 class Warming:
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, arrivals: Arrivals) -> None:
         self._board = board
+        self._arrivals = arrivals
         self._wanted: dict[int, Job] = {}  # READY jobs whose time has come, in order
         self._changed: list[Job] = []
 
@@ -72,7 +76,7 @@ class Warming:
         if layout is None or not layout.warm_tokens:  # all of it is in L1, or the worker is gone
             job.warm_at_ms = None
             return
-        if layout.target.queue_ms > params.warm_max_queue_ms or not self._fits(job, layout.target.device_tokens):
+        if self._behind(job, layout.target, now_ms) or not self._fits(job, layout.target.device_tokens):
             job.warm_at_ms = now_ms + _BEHIND_RETRIES * params.retry_ms
             return
         busy.add(job.worker)
@@ -80,6 +84,13 @@ class Warming:
         size = int((end - job.warmed_tokens) * job.bytes_per_token)
         job.warm_move = self._board.new_move(job)
         self._board.moves.append(Warm(job.warm_move, job.id, job.subject, job.worker, end, size, job.expires_ms))
+
+    def _behind(self, job: Job, target: Target, now_ms: float) -> bool:
+        """Where turns were held lately, more will come before what is warmed is used, and it would be in their way. Explicit
+        calls do not wait for that."""
+        params = self._board.params
+        lately = self._arrivals.since_held_ms(job.worker, now_ms) < _LATELY_MS
+        return (lately and job.trigger is not Trigger.EXPLICIT) or target.queue_ms > params.warm_max_queue_ms
 
     def _fits(self, job: Job, device_tokens: int) -> bool:
         """Whether the worker's L1 has room for it beside what others were warmed to."""

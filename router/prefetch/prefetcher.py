@@ -97,11 +97,11 @@ class Prefetcher:
     def listen(self, released: Callable[[WorkerKey], None]) -> None:
         self._released = released
 
-    def comes(self, turn: Turn, worker: WorkerKey) -> None:
+    def comes(self, turn: Turn, worker: WorkerKey, *, full: bool) -> None:
         """For the planner it has returned; where it goes in the end is told by `sent`. Planned at once, as `fetches` is asked
         next."""
         if self.on:
-            self.tell(ev.Held(turn.sighting.thread, worker, _client(turn.request.headers)))
+            self.tell(ev.Held(turn.sighting.thread, worker, _client(turn.request.headers), full))
             self._work()
 
     def fetches(self, turn: Turn, worker: WorkerKey) -> bool:

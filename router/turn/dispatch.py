@@ -156,7 +156,7 @@ class Dispatcher:
         if self._watcher is None:
             return waits
         if standing is Standing.COMES and (waits or _lies_away(residencies.get(worker), placement.prefill.node)):
-            self._watcher.comes(turn, worker)
+            self._watcher.comes(turn, worker, full=waits)
         return waits or self._watcher.fetches(turn, worker)
 
     def _freed(self, thread: str, hold: Hold, worker: WorkerKey) -> None:

@@ -18,9 +18,9 @@ class TurnWatcher(Protocol):
     def sent(self, turn: Turn) -> None:
         """A try was placed and sent; `turn.attempt` has it."""
 
-    def comes(self, turn: Turn, worker: WorkerKey) -> None:
-        """It has come, and waits for room at this worker, or some of its pages lie on another node; `sent` follows, there or
-        elsewhere."""
+    def comes(self, turn: Turn, worker: WorkerKey, *, full: bool) -> None:
+        """It has come, and waits for room at this worker, which is `full`, or some of its pages lie on another node; `sent`
+        follows, there or elsewhere."""
 
     def fetches(self, turn: Turn, worker: WorkerKey) -> bool:
         """Whether it should wait until its pages have come near this worker."""

@@ -141,9 +141,9 @@ class PlannerMachine(RuleBasedStateMachine):
     def sends(self, subject: str, number: str) -> None:
         self.tell(ev.Sent(subject, WorkerKey(f"w{number}"), "cli"))
 
-    @rule(subject=subjects, number=numbers)
-    def holds_back(self, subject: str, number: str) -> None:
-        self.tell(ev.Held(subject, WorkerKey(f"w{number}"), "cli"))
+    @rule(subject=subjects, number=numbers, full=st.booleans())
+    def holds_back(self, subject: str, number: str, full: bool) -> None:
+        self.tell(ev.Held(subject, WorkerKey(f"w{number}"), "cli", full))
 
     @rule(subject=subjects)
     def prefills(self, subject: str) -> None:
