@@ -11,11 +11,10 @@ from typing import Any
 
 import msgspec
 
+from kvtier.agent.faults import faults_in
 from kvtier.agent.listeners import ServeSettings
 from kvtier.agent.sharer import ShareSettings
 from kvtier.agent.stager import StageSettings
-from kvtier.agent.unknown_keys import unknown_keys
-from kvtier.agent.wrong_values import wrong_values
 from kvtier.pool.backing import HUGE_BYTES, Backing
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.transport.links import LinkSettings
@@ -100,7 +99,7 @@ def load_config(path: Path) -> AgentConfig:
 def parse_config(raw: Any) -> AgentConfig:
     """From plain data. Raises `ConfigError`."""
     sized = _with_sizes(raw, "")
-    if faults := [*unknown_keys(raw, AgentConfig), *wrong_values(sized, AgentConfig)]:
+    if faults := faults_in(sized, AgentConfig):
         raise ConfigError("\n".join(faults))
     return msgspec.convert(sized, AgentConfig)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -40,7 +41,8 @@ class DriftWatch:
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
 
     def look(self) -> None:
         found = {(each.worker, each.term): each for each in judged(self._fleet)}

@@ -90,9 +90,10 @@ def learn(turn: Turn, record: TurnRecord, threads: ThreadStore, now_ms: float) -
 
 
 def believable(facts: ReplyFacts, info: EngineInfo | None) -> bool:
-    """Whether a worker can have held what its reply counts: a few replies that say too much would spoil its curve for long."""
+    """Whether a prefill worker can have held the prompt that its reply counts, and whether anybody can have made so long a
+    completion (which may be of several choices, on another worker): a few that say too much would spoil a curve for long."""
     most = info.kv_tokens_capacity if info is not None and info.kv_tokens_capacity else _MOST_TOKENS
-    return max(facts.prompt_tokens, facts.completion_tokens) <= most
+    return facts.prompt_tokens <= most and facts.completion_tokens <= _MOST_TOKENS
 
 
 def _since_dispatch(attempt: Attempt | None) -> float | None:

@@ -16,7 +16,8 @@ SILENT = EngineInfo("openai", ("m",))
     [
         (100_000, 10, TOLD, True),
         (100_001, 10, TOLD, False),
-        (10, 100_001, TOLD, False),
+        (10, 100_001, TOLD, True),
+        (10, 2**31, TOLD, False),
         (2_000_000, 10, SILENT, True),
         (2_000_000, 10, None, True),
         (2**31, 10, SILENT, False),

@@ -1,4 +1,4 @@
-"""Every value of a file that its settings cannot take, each with its path and what it could be."""
+"""Every fault of a file, with its path: keys that its settings do not have, and values that they cannot take."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-_UNKNOWN = "Object contains unknown field"  # of which `unknown_keys` tells
+from kvtier.agent.unknown_key import unknown_key
+
+_UNKNOWN = "Object contains unknown field"  # told of each by itself
 
 
-def wrong_values(raw: Any, settings: type) -> list[str]:
-    """One line a value, and one for each that is missing where no key is unknown. `raw` is plain data, sizes in bytes."""
+def faults_in(raw: Any, settings: type) -> list[str]:
+    """One line each; what is missing is told where no key is unknown. `raw` is plain data, sizes in bytes."""
     return list(_wrong(raw, settings, ""))
 
 
@@ -50,12 +52,13 @@ def _members(raw: dict[str, Any], kind: Any, path: str) -> Iterator[str]:
     """What members say for themselves; what they say together only where each alone is good."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     config = kind.__struct_config__
-    known = [key for key in raw if key in fields or key == config.tag_field]
-    faults = [
-        fault for key in known if key in fields for fault in _wrong(raw[key], fields[key].type, f"{path}.{key}".lstrip("."))
-    ]
+    known = [*fields, *([config.tag_field] if config.tag_field else [])]
+    unknown = [key for key in raw if key not in known]
+    faults = [f"{path}.{key}: {unknown_key(str(key), known)}".lstrip(".") for key in unknown]
+    for key in (key for key in raw if key in fields):
+        faults += _wrong(raw[key], fields[key].type, f"{path}.{key}".lstrip("."))
     missing = [key for key, field in fields.items() if field.required and key not in raw]
-    if len(known) == len(raw):
+    if not unknown:
         faults += [f"{path}.{key}: required".lstrip(".") for key in missing]
     yield from faults
     if not faults and not missing:
