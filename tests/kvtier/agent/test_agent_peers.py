@@ -94,7 +94,7 @@ async def test_a_peer_whose_page_rots_sends_nothing_wrong(tmp_path: Path, connec
         assert (staged.state, staged.leading) == ("partial", 3)
         assert near.agent.fetcher.counters.corrupt_received == 1
         assert await thread(get, near.client, range(6)) == [True, True, True, False, True, True]
-        assert far.agent.store.counters.corrupt_dram == 1  # it was told, looked, and agreed
+        await eventually(lambda: far.agent.store.counters.corrupt_dram == 1, "it was told, looked, and agreed")
         assert len(near.agent.store.tiering.writes) == 0
 
 
