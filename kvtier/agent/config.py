@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from kvtier.agent.faults import faults_in
 from kvtier.agent.listeners import ServeSettings
 from kvtier.agent.sharer import ShareSettings
 from kvtier.agent.stager import StageSettings
 from kvtier.pool.backing import HUGE_BYTES, Backing
+from kvtier.settings.faults import faults_in
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.transport.links import LinkSettings
 from kvtier.transport.settings import TcpTransport, TransportSettings

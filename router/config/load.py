@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from kvtier.agent.unknown_key import unknown_key
+from kvtier.settings.unknown_key import unknown_key
 from router.config.tree import Config, PolicyConfig
 
 Model = TypeVar("Model", Config, PolicyConfig)

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from kvtier.agent.unknown_key import unknown_key
+from kvtier.settings.unknown_key import unknown_key
 
 _UNKNOWN = "Object contains unknown field"  # told of each by itself
 

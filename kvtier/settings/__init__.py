@@ -1,0 +1,1 @@
+"""Files of settings: what is wrong in one, for agents and gateways alike."""
