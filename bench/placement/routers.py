@@ -9,6 +9,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +34,10 @@ _POLL_S = 0.05
 
 class RouterFailed(Exception):
     """A router's admin API did not do what it was asked. The message is its answer."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Router(Protocol):
@@ -122,14 +127,23 @@ class Smg:
         await _asked(self._http, "DELETE", f"{self.url}/workers/{found[0]}")
 
     async def bring_back(self, worker: int) -> None:
-        """While the old one drains, the same URL is refused; then a new one is added within a moment."""
+        """While the old one drains, the same URL is refused, and now and then while nothing is listed, as one that is being
+        added already; then a new one is added within a moment."""
         async with asyncio.timeout(_READY_S):
             url = self._workers[worker]["url"]
             while any(each["url"] == url for each in await self._known()):  # noqa: ASYNC110  it tells nobody
                 await asyncio.sleep(_POLL_S)
-            await _asked(self._http, "POST", f"{self.url}/workers", self._workers[worker])
-            while not await self.complete():  # noqa: ASYNC110
+            while not await self.complete():
+                if all(each["url"] != url for each in await self._known()):
+                    await self._add(self._workers[worker])
                 await asyncio.sleep(_POLL_S)
+
+    async def _add(self, worker: dict[str, Any]) -> None:
+        try:
+            await _asked(self._http, "POST", f"{self.url}/workers", worker)
+        except RouterFailed as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
 
     async def complete(self) -> bool:
         healthy = [each["url"] for each in await self._known() if each.get("is_healthy")]
@@ -231,5 +245,5 @@ async def _asked(http: httpx.AsyncClient, method: str, url: str, body: dict[str,
     """Raises `RouterFailed` and `httpx.HTTPError`."""
     reply = await http.request(method, url, json=body, timeout=_CALL_S)
     if reply.is_error:
-        raise RouterFailed(f"{method} {url}: {reply.status_code} {reply.text[:300]}")
+        raise RouterFailed(f"{method} {url}: {reply.status_code} {reply.text[:300]}", reply.status_code)
     return reply.json() if reply.content else None
