@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from bench.simulate.article import exp1, exp2, grid
 from bench.simulate.console import (
     compare,
-    configurations,
+    compare_arms,
     guards_of,
     names_of,
+    one_of,
     run_shown,
     setup_of,
     show,
     told_errors,
-    words,
 )
 from bench.simulate.experiments import (
-    PREFETCH_HOST_GB,
     Choice,
     fork_experiment,
     mooncake_experiment,
@@ -46,7 +45,6 @@ from bench.simulate.options import (
     Topology,
     Trace,
 )
-from bench.simulate.prefetch_arms import pooled, prefetch_arms
 from bench.simulate.runner import Run
 from bench.simulate.settings import parse_assumed
 from bench.simulate.table import result_table
@@ -107,15 +105,11 @@ def weka(
             hindsight=hindsight,
             assumed=parse_assumed(assume),
         )
-        if prefetch and host_gb is None:
-            choice = msgspec.structs.replace(choice, host_gb=PREFETCH_HOST_GB)
-        experiment = weka_experiment(choice, seed, concurrency)
+        build = partial(weka_experiment, seed=seed, concurrency=concurrency)
         if prefetch:
-            one = _one_of(policies)
-            arms = prefetch_arms({"": pooled(experiment)}, words(prefetch))
-            configurations(arms, one, seed, jobs, as_json, out, key="prefetch")
+            compare_arms({"": build}, choice, prefetch, one_of(policies), seed, jobs, as_json, out)
         else:
-            compare(experiment, policies, seed, jobs, as_json, out)
+            compare(build(choice), policies, seed, jobs, as_json, out)
 
 
 def mooncake(
@@ -135,12 +129,15 @@ def mooncake(
     hindsight: Hindsight = 0,
     assume: Assume = "",
     out: Out = None,
+    prefetch: Prefetch = "",
 ) -> None:
     """Mooncake's recorded chat requests, open loop at their own times.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
       loadback sim mooncake --kind synthetic --policies all --json
+
+      loadback sim mooncake --prefetch on,off
     """
     if kind not in ("conversation", "synthetic"):
         raise typer.BadParameter(f"{kind!r} is neither conversation nor synthetic", param_hint="--kind")
@@ -159,7 +156,11 @@ def mooncake(
             hindsight=hindsight,
             assumed=parse_assumed(assume),
         )
-        compare(mooncake_experiment(choice, seed, kind), policies, seed, jobs, as_json, out)
+        build = partial(mooncake_experiment, seed=seed, kind=kind)
+        if prefetch:
+            compare_arms({"": build}, choice, prefetch, one_of(policies), seed, jobs, as_json, out)
+        else:
+            compare(build(choice), policies, seed, jobs, as_json, out)
 
 
 def fork(
@@ -196,23 +197,11 @@ def fork(
             hindsight=hindsight,
             assumed=parse_assumed(assume),
         )
-        if prefetch and host_gb is None:
-            choice = msgspec.structs.replace(choice, host_gb=PREFETCH_HOST_GB)
-        experiment = fork_experiment(choice, seed)
+        build = partial(fork_experiment, seed=seed)
         if prefetch:
-            one = _one_of(policies)
-            arms = prefetch_arms({"": pooled(experiment)}, words(prefetch))
-            configurations(arms, one, seed, jobs, as_json, out, key="prefetch")
+            compare_arms({"": build}, choice, prefetch, one_of(policies), seed, jobs, as_json, out)
         else:
-            compare(experiment, policies, seed, jobs, as_json, out)
-
-
-def _one_of(policies: str) -> str:
-    """The arms of prefetch are compared under one policy."""
-    names = names_of("cost" if policies == "all" else policies)
-    if len(names) != 1:
-        raise typer.BadParameter("give one policy beside --prefetch", param_hint="--policies")
-    return names[0]
+            compare(build(choice), policies, seed, jobs, as_json, out)
 
 
 def scale(
@@ -226,6 +215,7 @@ def scale(
     horizon_s: Horizon = 0,
     hindsight: Hindsight = 0,
     assume: Assume = "",
+    prefetch: Prefetch = "",
 ) -> None:
     """ProgramBench-shaped sessions over pools of growing size, eight sessions a worker.
 
@@ -238,10 +228,13 @@ def scale(
         raise typer.BadParameter("give sizes from 2 on, as in 8,64,512", param_hint="--workers")
     found: dict[str, Any] = {}
     with told_errors():
+        choice = Choice(horizon_s=horizon_s, hindsight=hindsight, assumed=parse_assumed(assume))
+        if prefetch:
+            builds = {str(size): partial(scale_experiment, seed=seed, workers=size) for size in sizes}
+            compare_arms(builds, choice, prefetch, one_of(policies, _SCALE_POLICIES), seed, jobs, as_json)
+            return
         for size in sizes:
-            experiment = scale_experiment(
-                Choice(horizon_s=horizon_s, hindsight=hindsight, assumed=parse_assumed(assume)), seed, size
-            )
+            experiment = scale_experiment(choice, seed, size)
             results = run_shown({name: Run(experiment, name, seed) for name in names_of(policies)}, jobs)
             show(result_table(f"scale, {size} workers", results))
             found[str(size)] = {"setup": setup_of(experiment), "policies": results}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from bench.simulate.columns import ExtraMissing, require_extra
-from bench.simulate.experiments import Experiment
+from bench.simulate.experiments import Choice, Experiment
 from bench.simulate.machine import MachineError
-from bench.simulate.prefetch_arms import prefetch_table
+from bench.simulate.prefetch_arms import pooled, prefetch_arms, prefetch_table
 from bench.simulate.report import turns_path, write_report
 from bench.simulate.runner import Run, RunFailed, run_all
 from bench.simulate.settings import ASSUMED, Settings
@@ -46,6 +46,21 @@ def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json
     results = run_shown(runs, jobs)
     line = {"experiment": experiment.name, "seed": seed, "setup": setup_of(experiment), "policies": results}
     _tell(_title(experiment, seed), results, line, as_json, out)
+
+
+def compare_arms(
+    builds: Mapping[str, Callable[[Choice], Experiment]],
+    choice: Choice,
+    prefetch: str,
+    policy: str,
+    seed: int,
+    jobs: int,
+    as_json: bool,
+    out: Path | None = None,
+) -> None:
+    """One policy in every arm of `prefetch`, on pools that their nodes share."""
+    experiments = {label: pooled(build, choice) for label, build in builds.items()}
+    configurations(prefetch_arms(experiments, words(prefetch)), policy, seed, jobs, as_json, out, key="prefetch")
 
 
 def configurations(
@@ -138,6 +153,14 @@ def one_policy(policy: str) -> str:
     if policy not in REGISTRY:
         raise typer.BadParameter(f"{policy!r} is none of {', '.join(REGISTRY)}", param_hint="--policy")
     return policy
+
+
+def one_of(policies: str, unsaid: str = "all") -> str:
+    """The arms of prefetch are compared under one policy: `cost` where the command's own choice was left `unsaid`."""
+    names = names_of("cost" if policies == unsaid else policies)
+    if len(names) != 1:
+        raise typer.BadParameter("give one policy beside --prefetch", param_hint="--policies")
+    return names[0]
 
 
 def names_of(policies: str) -> list[str]:

@@ -142,8 +142,11 @@ class EnginePool:
         return rid
 
     def unwarm(self, key: WorkerKey, rid: str) -> None:
-        """Take a `warm` back where it stands; `done` is not called. What the engine has begun to read comes all the same."""
-        if rid in self._warms:
+        """Take a `warm` back where it stands; `done` is not called. What the engine has begun to read comes all the same.
+        One whose worker was lost is gone with it."""
+        if rid in self._warms and key not in self.models:
+            del self._warms[rid]
+        elif rid in self._warms:
             self._warms[rid] = _nothing
             self.models[key].abort(rid, self._agenda.now_ms)
             self._agenda.at(self._agenda.now_ms, self._pump, key)
@@ -201,7 +204,9 @@ class EnginePool:
 
     def _pump(self, key: WorkerKey) -> None:
         """Let one engine do everything due, hand it on, and come back when there is more."""
-        model, now_ms = self.models[key], self._agenda.now_ms
+        model, now_ms = self.models.get(key), self._agenda.now_ms
+        if model is None:
+            return  # lost since it was to come back
         for outcome in model.advance(now_ms):
             self._tell(key, outcome)
         events = model.take_page_events()

@@ -23,8 +23,6 @@ from costmodel.params import CostParams, PolicyParams
 from costmodel.roofline import Deployment, kv_tokens
 from kvtier.prefetch.events import Trigger
 
-PREFETCH_HOST_GB = 64  # of L2 a rank where a pool stands behind it: only an L2 larger than L1 writes anything on
-
 
 class Choice(msgspec.Struct, frozen=True):
     """What the command line may change about any experiment; empty or 0 keeps the experiment's own."""

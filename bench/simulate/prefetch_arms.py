@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from rich.table import Table
 
-from bench.simulate.experiments import Experiment
+from bench.simulate.experiments import Choice, Experiment
 from kvtier.prefetch.events import Trigger
 
+_HOST_GB = 64  # of L2 a rank where a pool stands behind it: only an L2 larger than L1 writes anything on
 _GB = 1e9
 _KINDS = (("moved_bytes", "wasted_bytes"), ("warmed_bytes", "warm_wasted_bytes"), ("recalled_bytes", "recall_wasted_bytes"))
 
@@ -36,8 +37,11 @@ def prefetch_arms(experiments: Mapping[str, Experiment], words: Sequence[str]) -
     return {f"{label} {word}".strip(): _arm(each, word) for label, each in experiments.items() for word in words}
 
 
-def pooled(experiment: Experiment) -> Experiment:
-    """With a shared pool as large as L2's DRAM."""
+def pooled(build: Callable[[Choice], Experiment], choice: Choice) -> Experiment:
+    """With a shared pool as large as L2's DRAM; L2 large enough to write to it where `choice` leaves its size open."""
+    if choice.host_gb is None:
+        choice = msgspec.structs.replace(choice, host_gb=_HOST_GB)
+    experiment = build(choice)
     cluster = experiment.cluster
     engines = msgspec.structs.replace(cluster.engines, pool_gb_per_accelerator=cluster.deployment.host_gb_per_accelerator)
     return msgspec.structs.replace(experiment, cluster=msgspec.structs.replace(cluster, engines=engines))

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from bench.simulate.ablation import ablation_table, build_ablation, deltas
 from bench.simulate.churn import parse_changes, require_known
-from bench.simulate.console import compare, guards_of, run_shown, show, told_errors, words
+from bench.simulate.console import compare, compare_arms, guards_of, one_of, run_shown, show, told_errors, words
 from bench.simulate.experiments import Choice, weka_experiment
-from bench.simulate.options import AsJson, Assume, Cost, Hindsight, Horizon, HostGb, Jobs, Out, Policies, Seed, Topology
+from bench.simulate.options import (
+    AsJson,
+    Assume,
+    Cost,
+    Hindsight,
+    Horizon,
+    HostGb,
+    Jobs,
+    Out,
+    Policies,
+    Prefetch,
+    Seed,
+    Topology,
+)
 from bench.simulate.settings import parse_assumed
 
 _CHURN_POLICIES = "cost,longest_prefix,dynamo,sgl_router,mooncake,smg_cache_aware,sticky,consistent_hash,round_robin"
@@ -54,6 +68,7 @@ def churn(
     hindsight: Hindsight = 0,
     assume: Assume = "",
     out: Out = None,
+    prefetch: Prefetch = "",
 ) -> None:
     """Recorded Claude Code sessions while a worker is lost with its caches and, later, another joins with none.
 
@@ -77,6 +92,10 @@ def churn(
             hindsight=hindsight,
             assumed=parse_assumed(assume),
         )
-        experiment = weka_experiment(choice, seed, concurrency, name="churn")
+        build = partial(weka_experiment, seed=seed, concurrency=concurrency, name="churn")
+        experiment = build(choice)
         require_known(experiment.cluster.topology.roles(), changes)
-        compare(experiment, policies, seed, jobs, as_json, out)
+        if prefetch:
+            compare_arms({"": build}, choice, prefetch, one_of(policies, _CHURN_POLICIES), seed, jobs, as_json, out)
+        else:
+            compare(experiment, policies, seed, jobs, as_json, out)

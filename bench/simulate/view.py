@@ -102,6 +102,9 @@ class View:
         del self.workers[key]
         for index in (self._blocks, self._routed):
             index.drop_source(key)
+        for where in (self._holder, self._disk_of):
+            for page in [page for page, node in where.items() if node == key.worker_id]:
+                del where[page]
 
     def heard_events(self, key: WorkerKey, events: Iterable[BlockEvent], now_ms: float) -> None:
         if key not in self.workers:
@@ -112,6 +115,8 @@ class View:
 
     def heard_pool(self, node: str, event: BlockEvent) -> None:
         """What a node's agent says of its share of L3."""
+        if WorkerKey(node) not in self.workers:
+            return  # lost since it said so
         if isinstance(event, BlocksStored):
             where = self._disk_of if event.tier is Tier.L4 else self._holder
             where.update(dict.fromkeys(event.hashes, node))

@@ -18,6 +18,7 @@ from costmodel.params import PolicyParams
 from costmodel.policies import REGISTRY
 from costmodel.roofline import Deployment
 from costmodel.values import Role, WorkerKey
+from kvtier.prefetch.events import Trigger
 
 SETTINGS = Settings(horizon_s=60, concurrency=12, ramp_s=10)
 
@@ -89,6 +90,29 @@ def test_a_lost_node_takes_its_share_of_the_pool_along() -> None:
     outcome = simulate("round_robin", changes("p0@30", "p0@45"), pool_gb_per_accelerator=8.0)
     assert outcome.unfinished == 0
     assert [t for t in outcome.served if t.prefill == WorkerKey("p0") and t.arrived_ms > 45_000]
+
+
+@pytest.mark.slow
+def test_prefetch_lives_with_it() -> None:
+    """Small caches, nodes that read their own pages alone, a policy that sends every turn elsewhere: all is to be fetched."""
+    outcome = prefetched()
+    assert (outcome.unfinished, outcome.given_up) == (0, 0)
+    assert len(outcome.served) == len(outcome.decisions) - outcome.rerouted - outcome.broken
+    ends = outcome.prefetch["decision"]["jobs"]
+    assert ends["consumed"] > 5
+    assert [turn for turn in outcome.served if turn.prefill == WorkerKey("p3") and turn.pool_tokens], "fetched for the newcomer"
+    assert prefetched() == outcome, "the same seed gives the same run"
+
+
+def prefetched() -> Outcome:
+    deployment = Deployment(8, "fp8", "fp4", 1.0, memory_fraction=0.55, host_gb_per_accelerator=8)
+    engines = Engines(pool_gb_per_accelerator=24, decode_memory_fraction=0.8)
+    cluster = Cluster(parse_topology("3P1D"), load_accelerator("h200"), load_model("kimi-k2"), deployment, engines)
+    workload = programbench(48, random.Random(5), context_tokens=60_000)
+    settings = Settings(
+        horizon_s=90, concurrency=24, ramp_s=10, churn=changes("p0@45", "p3@60"), prefetch=frozenset(Trigger), own_node=1
+    )
+    return Simulation(workload, cluster, REGISTRY["round_robin"](PolicyParams()), settings, seed=3).run()
 
 
 def test_changes_are_read_from_words() -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from bench.simulate.console import setup_of
 from bench.simulate.experiments import Choice, exp1_experiments
 from bench.simulate.settings import ASSUMED
+from kvtier.prefetch.events import Trigger
 from loadback.__main__ import build
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
@@ -74,6 +75,27 @@ def test_exp1_runs_its_configurations_at_equal_dram() -> None:
     assert b["l3_tokens_per_node"] == pytest.approx(8 * (a["l2_tokens"] - b["l2_tokens"]), rel=1e-3), "each page once, not on 8"
 
 
+SMALL = {
+    "mooncake": ("--path", str(DATA / "mooncake_small.jsonl"), "--horizon-s", "300"),
+    "scale": ("--workers", "2", "--horizon-s", "60"),
+    "churn": ("-k", "4", "--topology", "2P1D", "--lose", "p0@615", "--join", "p2@630", "--horizon-s", "660"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", SMALL)
+def test_prefetch_is_on_and_off_on_pools_that_nodes_share(experiment: str) -> None:
+    line = last_json(sim(experiment, *SMALL[experiment], "--prefetch", "off,on", "--json"))
+    assert (line["experiment"], line["policy"]) == (experiment, "cost")
+    size = "2 " if experiment == "scale" else ""
+    assert list(line["prefetch"]) == [f"{size}off", f"{size}on"]
+    off, on = line["setup"].values()
+    assert (off.pop("prefetch"), on.pop("prefetch")) == ([], sorted(Trigger))
+    assert off == on
+    assert on["l3_tokens_per_node"] > 0
+    assert on["l2_tokens"] > on["l1_tokens"], "else nothing is written on"
+
+
 def test_wrong_words_are_refused_with_the_right_ones() -> None:
     assert "is none of cost, round_robin" in sim("weka", "--policies", "best", code=2)
     assert "neither conversation nor synthetic" in sim("mooncake", "--kind", "chat", code=2)
@@ -86,7 +108,9 @@ def test_wrong_words_are_refused_with_the_right_ones() -> None:
     assert "choose one of cpu" in sim("fork", "--hardware", "b300", code=1)
     assert "--policy: 'best' is none of cost" in sim("exp1", "--policy", "best", code=2)
     assert "--policy: 'best' is none of cost" in sim("grid", "--policy", "best", code=2)
-    assert "give one policy beside --prefetch" in sim("fork", "--policies", "cost,sticky", "--prefetch", "on", code=2)
+    for command in ("fork", "mooncake", "scale", "churn"):
+        words = (command, "--policies", "cost,sticky", "--prefetch", "on")
+        assert "give one policy beside --prefetch" in sim(*words, code=2)
     assert "--prefetch knows no 'onn'" in sim("exp1", "--prefetch", "onn", code=1)
     assert "A has none: give --configs B,C" in sim("exp1", "--prefetch", "on", code=1)
 

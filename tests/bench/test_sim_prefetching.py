@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from functools import partial
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from bench.simulate.agenda import Agenda
+from bench.simulate.churned_prefetching import ChurnedPrefetching
 from bench.simulate.engines import L3, EnginePool, Listener
 from bench.simulate.experiments import Choice, exp1_experiments, fork_experiment
 from bench.simulate.prefetch_arms import pooled, prefetch_arms, prefetch_table, triggers_of
@@ -28,7 +30,7 @@ A, B = WorkerKey("a"), WorkerKey("b")
 PAGES = tuple(range(64))
 
 
-def stage() -> tuple[Agenda, View, EnginePool]:
+def stage(*, own_node: bool = False) -> tuple[Agenda, View, EnginePool]:
     agenda = Agenda()
     view = View({A: Role.UNIFIED, B: Role.UNIFIED}, HardwarePrior(), page_tokens=16, l2=True, l3=True)
     listener = Listener(
@@ -39,7 +41,8 @@ def stage() -> tuple[Agenda, View, EnginePool]:
         view.heard_pool,
     )
     params = EngineParams(kv_tokens=4096, host_kv_tokens=4096)
-    return agenda, view, EnginePool({A: params, B: params}, agenda, listener, L3(1000, 1e6, Link(0.0, 1e6), Link(0.0, 1e5)))
+    l3 = L3(1000, 1e6, Link(0.0, 1e6), Link(0.0, 1e5), own_node=own_node)
+    return agenda, view, EnginePool({A: params, B: params}, agenda, listener, l3)
 
 
 def run(agenda: Agenda) -> None:
@@ -104,6 +107,41 @@ def test_a_warm_request_that_is_taken_back_computes_nothing() -> None:
     assert engines.models[B].idle
 
 
+def test_a_warm_request_is_gone_with_its_worker() -> None:
+    agenda, _, engines = stage()
+    engines.submit(EngineRequest("first", 1024, 2, 2, PAGES), A, A)
+    run(agenda)
+    done: list[Any] = []
+    rid = engines.warm(B, PAGES[:32], lambda: done.append(agenda.now_ms))
+    assert engines.lose(B) == [], "no turn of a client's"
+    engines.unwarm(B, rid)
+    run(agenda)
+    assert done == []
+
+
+@pytest.mark.parametrize("lost", [A, B])
+def test_what_was_on_its_way_ends_with_the_node_at_either_end(lost: WorkerKey) -> None:
+    """A turn that waits for its pages, on their way from a to b."""
+    agenda, view, engines = stage(own_node=True)
+    released: list[WorkerKey] = []
+    prefetching = ChurnedPrefetching(agenda, view, engines, CostPolicy(PolicyParams()), PrefetchParams(), released.append)
+    engines.submit(EngineRequest("first", 1024, 2, 2, PAGES), A, A)
+    run(agenda)
+    prefetching.sent("t", Subject(PAGES, 1024, 100, A, A))
+    prefetching.held("t", B, full=False)
+    assert prefetching.fetches("t", B)
+    engines.lose(lost)
+    view.lost(lost)
+    prefetching.lost(lost)
+    run(agenda)
+    assert not prefetching.fetches("t", B)
+    assert released == [B]
+    assert prefetching.tallies()["decision"]["jobs"] == {"failed": 1}
+    left = prefetching.target("t", B if lost == A else A)
+    assert left is not None
+    assert all(place.node != lost.worker_id for extent in left.extents for place in extent.places), "it is forgotten at once"
+
+
 def computed_by_a_crowd(triggers: frozenset[Trigger]) -> int:
     """Eight turns come to one slow engine at once; L3 has what they had before, L2 has room for three of them. Tokens that were
     computed of what L3 had."""
@@ -161,9 +199,12 @@ def test_every_experiment_comes_in_every_arm() -> None:
     }
     with pytest.raises(ValueError, match="A has none"):
         prefetch_arms(exp1_experiments(Choice(), 1, ["A", "B"]), ["on"])
-    (arm,) = prefetch_arms({"": pooled(fork_experiment(Choice(), 1))}, ["tool_call"]).items()
+    fork = partial(fork_experiment, seed=1)
+    (arm,) = prefetch_arms({"": pooled(fork, Choice())}, ["tool_call"]).items()
     assert arm[0] == "tool_call"
     assert arm[1].cluster.pool_pages > 0
+    assert pooled(fork, Choice(host_gb=40.0)).cluster.deployment.host_gb_per_accelerator == 40
+    assert arm[1].cluster.deployment.host_gb_per_accelerator > fork(Choice()).cluster.deployment.host_gb_per_accelerator
 
 
 def test_the_table_tells_what_was_moved_for_nothing() -> None:
