@@ -1,6 +1,7 @@
 """Keeps what was learned of workers across a restart, in one JSON file. Without a path it does nothing.
 
-A file that cannot be read is told in the log and left aside: learning starts anew, turns go on.
+A file that is not ours is told in the log and set aside under another name before one of ours takes its place: learning starts
+anew, turns go on. Gateways that share a file overwrite what each other keeps, whole files only.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 from pathlib import Path
 
 import msgspec
@@ -17,6 +19,7 @@ from costmodel.calibration import Calibration
 from router.fleet.fleet import Fleet
 
 _log = structlog.get_logger(__name__)
+_LEAST, _MOST = 1e-18, 1e18  # what lies beyond was not learned, and overflows where it is squared or inverted
 
 
 class PoolCalibration(msgspec.Struct, frozen=True):
@@ -35,13 +38,18 @@ class CalibrationStore:
         self._every_s = every_s
         self._fleet = fleet
         self._task: asyncio.Task[None] | None = None
+        self._foreign = False  # what lies there was not written here
+        self._told = False  # that it cannot be written
 
     def load(self) -> None:
-        if self._path is None or not self._path.exists():
+        if self._path is None:
             return
         try:
-            found = msgspec.json.decode(self._path.read_bytes(), type=dict[str, PoolCalibration])
-        except (OSError, RecursionError, msgspec.DecodeError, msgspec.ValidationError) as error:
+            if not _is_there(self._path):
+                return
+            found = _decoded(self._path.read_bytes())
+        except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            self._foreign = True
             _log.warning("calibration_unreadable", path=str(self._path), error=str(error))
             return
         for name, pool in self._fleet.pools.items():
@@ -57,7 +65,17 @@ class CalibrationStore:
         """Whole or not at all: a reader never sees half a file."""
         if self._path is None:
             return
-        told = {
+        try:
+            self._write(self._path, msgspec.json.format(msgspec.json.encode(self._learned())))
+        except (OSError, ValueError) as error:
+            if not self._told:
+                _log.warning("calibration_not_kept", path=str(self._path), error=str(error))
+            self._told = True
+        else:
+            self._told = False
+
+    def _learned(self) -> dict[str, PoolCalibration]:
+        return {
             name: PoolCalibration(
                 pool.rates.calibration(),
                 {worker.worker_id: worker.calibration() for worker in pool.workers.values()},
@@ -65,12 +83,17 @@ class CalibrationStore:
             )
             for name, pool in self._fleet.pools.items()
         }
-        beside = self._path.with_name(self._path.name + ".new")
+
+    def _write(self, path: Path, text: bytes) -> None:
+        beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")  # another gateway may be writing its own
         try:
-            beside.write_bytes(msgspec.json.format(msgspec.json.encode(told)))
-            os.replace(beside, self._path)
-        except OSError as error:
-            _log.warning("calibration_not_kept", path=str(self._path), error=str(error))
+            beside.write_bytes(text)
+            if _is_there(path) and self._foreign:
+                os.replace(path, path.with_name(f"{path.name}.unreadable"))
+            self._foreign = False
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
 
     def start(self) -> None:
         if self._path is not None:
@@ -87,3 +110,24 @@ class CalibrationStore:
         while True:
             await asyncio.sleep(self._every_s)
             self.save()
+
+
+def _is_there(path: Path) -> bool:
+    """Raises `OSError` for what is no file: a pipe has no end, and root would put a file in a device's place."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is no file")
+    return path.exists()
+
+
+def _decoded(text: bytes) -> dict[str, PoolCalibration]:
+    """Raises `ValueError` and msgspec's errors for what no gateway has written."""
+    tree = msgspec.json.decode(text)
+    _require_plausible(tree)
+    return msgspec.convert(tree, dict[str, PoolCalibration])
+
+
+def _require_plausible(tree: object) -> None:
+    if isinstance(tree, int | float) and tree and not _LEAST <= tree <= _MOST:
+        raise ValueError(f"{tree} was not learned by a gateway")
+    for part in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        _require_plausible(part)

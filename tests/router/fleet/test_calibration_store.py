@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from costmodel.values import Tier
 from router.config.tree import Config
@@ -63,13 +65,66 @@ BAD_LINK = '{"main": {"pool": {"restore": {"links": {"L3": {"latency_ms": 0, "by
 DEEP = '{"main": {"pool": {"zz": ' + "[" * 5000 + "]" * 5000 + "}}}"
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"main": {"pool": {"queue_factor": -1}}}', json.dumps({"main": 5}), DEEP, BAD_LINK])
-def test_a_broken_file_is_left_aside(tmp_path: Path, text: str) -> None:
+HUGE = '{"main": {"pool": {"prefill": {"base_ms": 1e308, "ms_per_token": 1}}}}'
+TINY = '{"main": {"pool": {"transfer": {"latency_ms": 0, "bytes_per_ms": 1e-320}}}}'
+FOREIGN = "pools:\n  - name: main\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", '{"main": {"pool": {"queue_factor": -1}}}', json.dumps({"main": 5}), DEEP, BAD_LINK, HUGE, TINY, FOREIGN],
+)
+def test_a_broken_file_is_set_aside(tmp_path: Path, text: str) -> None:
     path = tmp_path / "calibration.json"
     path.write_text(text)
     known = fleet()
-    CalibrationStore(str(path), 30.0, known).load()
+    store = CalibrationStore(str(path), 30.0, known)
+    store.load()
     assert known.pools["main"].rates.calibration().prefill is None
+    assert path.read_text() == text
+    store.save()
+    store.save()
+    assert (tmp_path / "calibration.json.unreadable").read_text() == text
+    assert json.loads(path.read_text())["main"]["workers"]["u0"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_later_version_s_file_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    path, known = tmp_path / "calibration.json", fleet()
+    path.write_text('{"main": {"pool": {"reuse_share": 0.25, "humidity": {"air": 1}}, "since": "then"}}')
+    CalibrationStore(str(path), 30.0, known).load()
+    assert known.pools["main"].rates.reuse_share == 0.25
+
+
+def test_two_gateways_on_one_file_never_leave_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "calibration.json"
+    one, other = (CalibrationStore(str(path), 30.0, each) for each in (taught(), fleet()))
+    replace = os.replace
+
+    def meanwhile(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        other.save()
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", meanwhile)
+    one.save()
+    assert json.loads(path.read_text())["main"]["workers"]["u0"]["prefill"], "the last to finish, whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["absent/calibration.json", "folder", "pipe", "x" * 300, "nul\0"])
+def test_what_cannot_be_written_is_told_once_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.iterdir())
+    store = CalibrationStore(str(tmp_path / name), 30.0, taught())
+    with structlog.testing.capture_logs() as logs:
+        store.load()
+        store.save()
+        store.save()
+    assert [log["event"] for log in logs].count("calibration_not_kept") == 1
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "pipe").is_fifo()
 
 
 async def test_it_is_written_once_more_at_the_end(tmp_path: Path) -> None:
