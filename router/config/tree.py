@@ -5,10 +5,10 @@ It holds values and checks; it opens no file and reads no environment (`load.py`
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from costmodel.hardware import HardwarePrior
 from costmodel.params import CostParams, CutRule, Objective, PolicyParams
@@ -21,9 +21,18 @@ from kvtier.shared_index.redis_link import RedisSettings
 
 
 class Section(BaseModel):
-    """No number is infinite or NaN: neither compares as a limit should."""
+    """No number is infinite or NaN: neither compares as a limit should. Nor is `true`, which would be taken for 1 of any unit;
+    `false`, and so YAML's `off`, is 0 as everywhere."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth(cls, value: object, info: ValidationInfo) -> object:
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if value is True and {int, float} & {kind, *get_args(kind)}:
+            raise ValueError("expected a number, not true")
+        return value
 
 
 def _check_url(url: str) -> str:
@@ -48,8 +57,9 @@ def _check_zmq_address(address: str) -> str:
 
 Url = Annotated[str, AfterValidator(_check_url)]
 ZmqAddress = Annotated[str, AfterValidator(_check_zmq_address)]
-Ms = Annotated[float, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
+Ms = Annotated[float, Field(ge=0, le=1e12)]  # 30 years: what is above overflows where it is squared
+Seconds = Annotated[float, Field(gt=0, le=1e9)]
+Slope = Annotated[float, Field(ge=1e-12, le=1e12)]  # of what others are told as ratios to it
 Key = Annotated[str, Field(min_length=1)]  # an empty credential would match an empty header
 
 
@@ -109,7 +119,7 @@ class PromptConfig(Section):
 
 class LinkConfig(Section):
     latency_ms: Ms = 0.0
-    gb_per_s: Annotated[float, Field(gt=0)]
+    gb_per_s: Annotated[float, Field(ge=1e-9, le=1e9)]  # a byte a second, and more than any wire: its inverse is kept
 
     def as_link(self) -> Link:
         return Link(self.latency_ms, self.gb_per_s * 1e6)  # 1 GB/s = 1e6 bytes a ms
@@ -122,12 +132,12 @@ class HardwareConfig(Section):
     """Priors for the cost model. Measurements replace them as turns are served."""
 
     prefill_base_ms: Ms = _PRIOR.prefill.base_ms
-    prefill_ms_per_token: Annotated[float, Field(gt=0)] = _PRIOR.prefill.ms_per_token
-    prefill_ms_per_token2: Annotated[float, Field(ge=0)] = _PRIOR.prefill.ms_per_token2
-    prefill_ms_per_cached_token: Annotated[float, Field(ge=0)] = _PRIOR.prefill.ms_per_cached_token
-    itl_base_ms: Annotated[float, Field(gt=0)] = _PRIOR.decode.itl_base_ms
-    itl_ms_per_running: Annotated[float, Field(ge=0)] = _PRIOR.decode.itl_ms_per_running
-    kv_bytes_per_token: Annotated[float, Field(gt=0)] = _PRIOR.kv_bytes_per_token
+    prefill_ms_per_token: Slope = _PRIOR.prefill.ms_per_token
+    prefill_ms_per_token2: Ms = _PRIOR.prefill.ms_per_token2
+    prefill_ms_per_cached_token: Ms = _PRIOR.prefill.ms_per_cached_token
+    itl_base_ms: Slope = _PRIOR.decode.itl_base_ms
+    itl_ms_per_running: Ms = _PRIOR.decode.itl_ms_per_running
+    kv_bytes_per_token: Slope = _PRIOR.kv_bytes_per_token
     l2_link: LinkConfig = LinkConfig(latency_ms=0.05, gb_per_s=51.0)  # host to device
     l3_link: LinkConfig = LinkConfig(latency_ms=0.1, gb_per_s=41.8)  # remote pool over RDMA
     l4_link: LinkConfig = LinkConfig(latency_ms=0.2, gb_per_s=12.0)
@@ -142,6 +152,9 @@ class HardwareConfig(Section):
 
     def decode_prior(self) -> DecodeRates:
         return DecodeRates(self.itl_base_ms, self.itl_ms_per_running)
+
+
+ClassName = Annotated[str, Field(pattern=r"^\S(.*\S)?$")]  # a header comes without blanks around it
 
 
 class SloConfig(Section):
@@ -174,7 +187,7 @@ class PolicyConfig(Section):
     eviction_discount: Annotated[float, Field(ge=0, le=1)] = _COST.eviction_discount
     objective: Objective = _COST.objective
     slo: SloConfig = SloConfig()  # of turns that name no class
-    classes: dict[Key, SloConfig] = {}  # by what clients send as x-loadback-class
+    classes: dict[ClassName, SloConfig] = {}  # by what clients send as x-loadback-class
     predict_on_route: bool = True  # count what was sent and is not yet reported; false: only what engines report
 
     def as_params(self) -> PolicyParams:
@@ -391,7 +404,7 @@ class IndexConfig(Section):
 
 class CalibrationConfig(Section):
     path: str = ""  # of a JSON file that keeps what was learned of workers across a restart; empty: nothing is kept
-    every_s: Annotated[float, Field(gt=0)] = 30.0
+    every_s: Annotated[float, Field(ge=0.1, le=1e9)] = 30.0
 
 
 class LogConfig(Section):
@@ -434,6 +447,9 @@ class Config(Section):
         models = [model for pool in self.pools for model in pool.models]
         if len(models) != len(set(models)):
             raise ValueError("one model is listed twice: a model belongs to one pool")
+        workers = [worker.worker_id for pool in self.pools for _, worker in pool.workers()]
+        if len(workers) != len(set(workers)):
+            raise ValueError("workers of two pools have the same name, by which the admin API finds them: give each its own")
         urls = [worker.url for pool in self.pools for _, worker in pool.workers()]
         if len(urls) != len(set(urls)):
             raise ValueError("one worker URL is listed twice")

@@ -1,8 +1,15 @@
+import math
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from costmodel.values import Residency, Run, Tier, Turn, WorkerKey
+from engine_adapters.base import EngineInfo
 from router.config.load import ConfigError, load_config, parse_config
+from router.config.tree import HardwareConfig, LinkConfig
+from router.fleet.pool import Pool
+from router.turn.place import explain
 
 MINIMAL = "pools: [{unified: [{url: 'http://127.0.0.1:30000'}]}]"
 
@@ -30,6 +37,9 @@ def test_a_minimal_file_is_enough():
         ("pools: []", ["pools"]),
         (MINIMAL + "\npolicy: {switch_margin_ms: .inf}", ["policy.switch_margin_ms", "finite"]),
         (MINIMAL + "\ntimeouts: {idle_s: .nan}", ["timeouts.idle_s", "finite"]),
+        (MINIMAL + "\npolicy: {switch_margin_ms: on}", ["policy.switch_margin_ms", "expected a number, not true"]),
+        (MINIMAL + "\nseed: true", ["seed", "expected a number, not true"]),
+        (MINIMAL + "\npolicy: {objective: slo, classes: {' fast': {}}}", ["policy.classes", "should match"]),
         ("[1]", ["expected a mapping"]),
         ("a: [", ["not YAML"]),
     ],
@@ -81,6 +91,11 @@ def test_a_missing_file_is_an_error_with_its_name(tmp_path: Path):
             "{name: b, models: [m], unified: [{url: 'http://h:2'}]}]",
             ["one model is listed twice"],
         ),
+        (
+            "pools: [{name: a, models: [m], unified: [{name: u0, url: 'http://h:1'}]}, "
+            "{name: b, models: [n], unified: [{name: u0, url: 'http://h:2'}]}]",
+            ["workers of two pools have the same name"],
+        ),
         ("pools: [{unified: [{url: 'http://h:1', kv_events: 'h:1'}]}]", ["tcp://"]),
     ],
 )
@@ -98,3 +113,44 @@ def test_an_empty_variable_is_no_key():
 
 def test_two_dollars_are_one():
     assert parse(MINIMAL + "\nauth: {admin_token: 'a$${B}'}").auth.admin_token == "a${B}"
+
+
+def test_off_is_nought_and_on_is_true_where_that_is_meant():
+    policy = parse(
+        MINIMAL + "\npolicy: {switch_margin_ms: off, ramp_turns: off, never_used_first: off, predict_on_route: on}"
+    ).policy
+    assert (policy.switch_margin_ms, policy.ramp_turns, policy.never_used_first, policy.predict_on_route) == (0, 0, False, True)
+
+
+NUMBERS = [key for key, field in HardwareConfig.model_fields.items() if field.annotation is float]
+LINKS = [key for key, field in HardwareConfig.model_fields.items() if field.annotation is LinkConfig]
+WRITTEN = [f"{key}: {{}}" for key in NUMBERS] + [
+    f"{link}: {{{{{words}}}}}" for link in LINKS for words in ("gb_per_s: {}", "gb_per_s: 10, latency_ms: {}")
+]
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize(
+    "value", ["-1", ".nan", ".inf", "-.inf", "1e-320", "1e-9", "0", "0.5", "1e9", "1e308", "true", "'x'", "[]"]
+)
+def test_any_hardware_figure_is_refused_or_makes_finite_costs(written: str, value: str) -> None:
+    text = f"pools: [{{hardware: {{{written.format(value)}}}, prefill: [{{name: p, url: 'http://h:1'}}], decode: [{{url: 'http://h:2'}}]}}]"
+    try:
+        config = parse(text)
+    except ConfigError as error:
+        if f"pools.0.hardware.{written.partition(':')[0]}" in str(error):
+            return
+        raise
+    pool = Pool(config.pools[0], config)
+    for worker in pool.workers.values():
+        worker.discovered(EngineInfo("x", ("tiny",), page_size=16))
+    runs = tuple(Run(4096 * n, 4096, tier) for n, tier in enumerate(Tier))
+    held = {WorkerKey("p"): Residency(runs, 100.0, 100.0)}
+    for _ in range(2):
+        terms = explain(pool, Turn("t", 100_000, 1000), held, 1000.0).decision.chosen.terms
+        assert all(0 <= term < math.inf for term in msgspec.structs.asdict(terms).values())
+        for worker in pool.workers.values():
+            for _ in range(20):
+                worker.rates.observe_prefill(1000, 50.0, 100, 1.0)
+                worker.rates.observe_decode(3, 20.0, 500.0, 1.0)
+            assert worker.calibration()
