@@ -10,6 +10,7 @@ import typer
 from bench.simulate.console import configurations, guards_of, one_policy, run_shown, show, told_errors, words
 from bench.simulate.experiments import Choice, Experiment, exp1_experiments, exp2_experiments
 from bench.simulate.grid import grid as build_grid
+from bench.simulate.grid import grid_table
 from bench.simulate.options import (
     AsJson,
     Assume,
@@ -29,7 +30,6 @@ from bench.simulate.options import (
 from bench.simulate.prefetch_arms import prefetch_arms
 from bench.simulate.runner import Run
 from bench.simulate.settings import parse_assumed
-from bench.simulate.table import result_table
 
 
 def exp1(
@@ -120,10 +120,11 @@ def grid(
     """
     policy = one_policy(policy)
     with told_errors():
+        names = words(configs)
         runs: dict[str, Run] = {}
-        for each, experiments in build_grid(Choice(horizon_s=horizon_s), seed, full, words(configs)):
+        for each, experiments in build_grid(Choice(horizon_s=horizon_s), seed, full, names):
             runs |= {f"{each.name} {label}": Run(experiment, policy, seed) for label, experiment in experiments.items()}
         results = run_shown(runs, jobs)
-        show(result_table(f"exp1 grid, {horizon_s:,.0f} s, seed {seed}, {policy}", results))
+        show(grid_table(results, names, f"exp1 grid, {horizon_s:,.0f} s, seed {seed}, {policy}"))
     if as_json:
         print(json.dumps({"experiment": "grid", "seed": seed, "policy": policy, "configs": results}), flush=True)

@@ -109,18 +109,23 @@ def _tell_warmup(setup: Mapping[str, Any]) -> None:
 
 
 def run_shown(runs: Mapping[str, Run], jobs: int) -> dict[str, dict[str, Any]]:
-    """Behind a progress bar a run, on stderr. Raises `ValueError` where a horizon ends within the warm-up."""
+    """Behind a bar for all and one for each that runs, on stderr. Raises `ValueError` where a horizon ends in the warm-up."""
     warmup_s = max((settings.warmup_s for settings in _counting_nothing(runs)), default=0.0)
     if warmup_s:
         raise ValueError(f"turns of the first {warmup_s:,.0f} s warm up: give a longer --horizon-s (ablation: --scale)")
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
+    horizons_s = {name: run.experiment.settings.horizon_s for name, run in runs.items()}
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bars: dict[str, TaskID] = {}
+        told_s: dict[str, float] = {}
+        whole = progress.add_task(f"{len(runs)} runs", total=sum(horizons_s.values()), visible=len(runs) > 1)
 
         def tell(name: str, done_s: float) -> None:
             if name not in bars:
-                bars[name] = progress.add_task(name, total=runs[name].experiment.settings.horizon_s)
-            progress.update(bars[name], completed=done_s)
+                bars[name] = progress.add_task(name, total=horizons_s[name])
+            told_s[name] = done_s
+            progress.update(bars[name], completed=done_s, visible=done_s < horizons_s[name] or len(runs) == 1)
+            progress.update(whole, completed=sum(told_s.values()))
 
         return run_all(runs, jobs or os.cpu_count() or 1, tell)
 

@@ -6,9 +6,11 @@ The article tells neither its tensor-parallel width nor its KV type nor prefill'
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
+from rich.table import Table
 
 from bench.simulate.experiments import Choice, Experiment, exp1_experiments
 from costmodel.roofline import Deployment
@@ -43,6 +45,33 @@ def grid(choice: Choice, seed: int, full: bool, configs: list[str]) -> Iterator[
     base = exp1_experiments(choice, seed, configs)
     for each in assumptions(full):
         yield each, {label: _under(experiment, each) for label, experiment in base.items()}
+
+
+def grid_table(results: Mapping[str, Mapping[str, Any]], configs: Sequence[str], title: str) -> Table:
+    """A row a point: every configuration's p99 TTFT, first-call hit and throughput, and their order by p99, best first."""
+    table = Table(title=title, title_justify="left")
+    names = "/".join(configs)
+    table.add_column("assumption", no_wrap=True)
+    for column in (f"p99 TTFT {names}, s", f"first-call hit {names}, %", f"ktok/s {names}", "order of p99"):
+        table.add_column(column, no_wrap=True)
+    for each in dict.fromkeys(label.rpartition(" ")[0] for label in results):
+        found = {name: results[f"{each} {name}"] for name in configs}
+        if not all(figures["turns"] for figures in found.values()):
+            table.add_row(each, "-")
+            continue
+        p99_s = {name: figures["ttft_s"]["p99"] for name, figures in found.items()}
+        table.add_row(
+            each,
+            " / ".join(f"{value:.2f}" for value in p99_s.values()),
+            " / ".join(_percent(figures["first_call_hit"]) for figures in found.values()),
+            " / ".join(f"{figures['tokens_per_s'] / 1000:.0f}" for figures in found.values()),
+            " < ".join(sorted(configs, key=lambda name: p99_s[name])),
+        )
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}"
 
 
 def _differences(each: Assumption) -> int:
