@@ -6,13 +6,14 @@ Pure: no I/O, no clock, no HTTP. The router drives it in real time, the simulato
     moves = planner.plan(event, view, now_ms)   # for every event, and `Tick()` at the latest at planner.next_ms
     planner.next_ms                             # when a `Tick` may do something; None = not before another event
 
-**Events** (`events`): `Ended` (a reply is over: the thread's re-entry is expected), `ToolClosed` (a tool call's JSON closed
-in the stream: its name is known), `Held` (a turn has come and waits in the gateway for room at a worker), `Sent` (a turn
-was placed on a worker: what was staged is for it, or the plan is revised), `Prefilled` (it stands in its worker's queue no
-more: those behind it are looked at), `Served` (its KV is restored: leases end), `Asked` (an explicit call; `job` is the
-caller's handle), `Resumed` (a session shows signs of life), `Drained` and `ScaledOut` (hot threads move first), `Gone`
-(compacted, ended, or the client said so), `CancelJob`, `Progressed`, `MoveEnded` and `MoveFailed` (what became of a move),
-`NodeLost`, `EngineRestarted`, `DemandWaits` (a demand read waits for a link that prefetch uses), `Tick`.
+**Events** (`events`): `Ended` (a reply is over: the thread's re-entry is expected), `ToolClosed` (a tool call's JSON
+closed in the stream: its name is known), `Held` (a turn has come and waits in the gateway for room at a worker), `Sent`
+(a turn was placed on a worker: what was staged is for it, or the plan is revised), `Prefilled` (it stands in its
+worker's queue no more: those behind it are looked at), `Served` (its KV is restored: leases end), `Asked` (an explicit
+call; `job` is the caller's handle), `Claimed` (that prompt is this thread's), `Resumed` (a session shows signs of
+life), `Drained` and `ScaledOut` (hot threads move first), `Gone` (compacted, ended, or the client said so),
+`CancelJob`, `Progressed`, `MoveEnded` and `MoveFailed` (what became of a move), `NodeLost`, `EngineRestarted`,
+`DemandWaits` (a demand read waits for a link that prefetch uses), `Tick`.
 
 **View** (`view.View`, the caller's): `target(subject, worker)` is where the subject's next turn would be sent now, by the
 very cost model that will route it, with its prompt as that worker would find it; `link(path)` and `node(name)` are

@@ -76,6 +76,17 @@ class Board:
         else:
             self.end(job, JobState.FAILED, FailReason.NO_ROOM)
 
+    def hand_on(self, subject: str, thread: str) -> None:
+        """What runs for `subject` is for the turn of `thread` that is on its way, in place of what ran for that."""
+        job, before = self.of_subject(subject), self.of_subject(thread)
+        if job is None or job is before:
+            return
+        if before is not None:
+            self.end(before, JobState.CANCELLED)
+        del self._by_subject[subject]
+        job.subject, job.sent = thread, True
+        self._by_subject[thread] = job.id
+
     def pump(self, view: View, now_ms: float) -> float | None:
         """Start what may start. When to try again; None where nothing waits, or only for moves that are under way."""
         waiting = [job for job in self.active.values() if job.pending]
@@ -264,7 +275,8 @@ class Board:
         if job.held_tokens:
             job.holds = True
             ttl_ms = job.expires_ms - now_ms
-            self.moves.append(Hold(job.id, job.subject, job.node, job.held_tokens, ttl_ms))
+            moved_from = min(job.staged_from, job.held_tokens)
+            self.moves.append(Hold(job.id, job.subject, job.node, job.held_tokens, ttl_ms, moved_from))
 
 
 def _size(copy: Copy, job: Job) -> int:

@@ -100,6 +100,14 @@ class Asked(msgspec.Struct, frozen=True):
     max_bytes: int = 0  # 0 = the budgets alone limit it
 
 
+class Claimed(msgspec.Struct, frozen=True, gc=False):
+    """What was `Asked` for as `subject`, a prompt without a thread, has turned out to be `thread`'s, whose turn is on its way
+    to where it lies."""
+
+    subject: str
+    thread: str
+
+
 class Resumed(msgspec.Struct, frozen=True, gc=False):
     """The session of `thread` lives again after idling, while the thread itself has not been asked for yet."""
 
@@ -174,6 +182,6 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
 
 
 Event = (
-    Ended | ToolClosed | Held | Sent | Prefilled | Served | Asked | Resumed | Drained | ScaledOut | Gone | CancelJob
+    Ended | ToolClosed | Held | Sent | Prefilled | Served | Asked | Claimed | Resumed | Drained | ScaledOut | Gone | CancelJob
     | Progressed | MoveEnded | MoveFailed | NodeLost | EngineRestarted | DemandWaits | Tick
 )  # fmt: skip

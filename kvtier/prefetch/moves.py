@@ -42,13 +42,15 @@ class CancelMove(msgspec.Struct, frozen=True, gc=False):
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """Keep the subject's leading `tokens` in the node's L3 and L4 until `Release`, or for `ttl_ms`."""
+    """Keep the subject's leading `tokens` in the node's L3 and L4 until `Release`, or for `ttl_ms`; where some of those before
+    `moved_from` lie in its engine alone, those from there on."""
 
     job: int
     subject: str
     node: str
     tokens: int
     ttl_ms: float
+    moved_from: int = 0
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):

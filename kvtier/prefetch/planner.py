@@ -151,6 +151,8 @@ class Planner:
                 board.progressed(event.move, event.moved_bytes)
             case ev.Asked():
                 self._asked(event, view, now_ms)
+            case ev.Claimed():
+                board.hand_on(event.subject, event.thread)
             case ev.CancelJob():
                 self._cancel(board.active.get(event.job))
             case ev.Gone():

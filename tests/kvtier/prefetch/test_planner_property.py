@@ -166,6 +166,15 @@ class PlannerMachine(RuleBasedStateMachine):
         self.tell(ev.Asked(job, subject, self.drive.now_ms + within, worker, priority, limit))
         assert self.planner.job(job) is not None
 
+    @rule(subject=subjects, thread=subjects)
+    def claims(self, subject: str, thread: str) -> None:
+        """A prompt that was named turns out to be a thread's."""
+        mine, theirs = self.planner.board.of_subject(subject), self.planner.board.of_subject(thread)
+        self.tell(ev.Claimed(subject, thread))
+        if mine is not None and mine is not theirs:
+            assert theirs is None or theirs.state is JobState.CANCELLED
+            assert mine.ended or (self.planner.board.of_subject(thread) is mine and mine.subject == thread)
+
     @rule(data=st.data())
     def cancels(self, data: st.DataObject) -> None:
         jobs = sorted(self.planner.board.active)
