@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -36,6 +36,8 @@ _RELEASE_DEADLINE_S = 1.0
 _LEASE_SLACK_MS = 1000.0  # a lease should outlive the reading under it
 _EARLY_S = 0.01
 _READ_SLACK_S = 0.05  # a reader keeps the deadline itself, if it can
+_T = TypeVar("_T")
+_Granted = tuple[Acquired, Sequence[int]]
 
 
 class FetchCounters(msgspec.Struct):
@@ -87,7 +89,7 @@ class Fetcher:
         self._links = links
         self._reader = reader
         self._clock_ms = clock_ms
-        self._behind: set[asyncio.Task[None]] = set()  # what a fetch does not wait for
+        self._behind: set[asyncio.Task[Any]] = set()  # what a fetch does not wait for
 
     async def close(self) -> None:
         """Every reading has ended, every lease is given back; fetches themselves belong to their callers."""
@@ -112,7 +114,8 @@ class Fetcher:
         try:
             link = await self._links.to(peer)
             number = await link.attach(space, self._left_s(deadline_ms))
-            acquired, found = await self._acquire(link, number, digests, deadline_ms)
+            acquiring = self._begin(self._acquire(link, number, digests, deadline_ms))
+            acquired, found = await self._leased_or_given_back(link, acquiring)
         except (PeerUnavailable, PeerRefused) as error:
             self.counters.fetches_failed += 1
             log.info("fetching from %s failed: %s", peer.node, error)
@@ -126,7 +129,23 @@ class Fetcher:
         finally:
             self._begin(self._let_go(leased))
 
-    async def _acquire(self, link: PeerLink, space: int, digests: bytes, deadline_ms: float) -> tuple[Acquired, Sequence[int]]:
+    async def _leased_or_given_back(self, link: PeerLink, acquiring: asyncio.Task[_Granted]) -> _Granted:
+        """Given up while the peer has not answered yet, what it leases then is given back."""
+        try:
+            return await asyncio.shield(acquiring)
+        except asyncio.CancelledError:
+            self._begin(self._give_back(link, acquiring))
+            raise
+
+    async def _give_back(self, link: PeerLink, acquiring: asyncio.Task[_Granted]) -> None:
+        try:
+            acquired, _ = await acquiring
+            if acquired.lease:
+                await link.call(Release(acquired.lease), _RELEASE_DEADLINE_S)
+        except (PeerUnavailable, PeerRefused) as error:
+            log.info("releasing pages failed: %s", error)
+
+    async def _acquire(self, link: PeerLink, space: int, digests: bytes, deadline_ms: float) -> _Granted:
         """What the peer has, and which pages it leased; half of the time may pass while it reads from its SSD."""
         left_ms = 1000 * self._left_s(deadline_ms)
         request = Acquire(space, digests, left_ms + _LEASE_SLACK_MS, left_ms / 2, bound=True)
@@ -187,7 +206,7 @@ class Fetcher:
                 reading.cancel()
         return sum(claim.page.length for claim in claims if leased.statuses[claim.position] is Status.OK)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _begin(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
         task = asyncio.get_running_loop().create_task(work)
         self._behind.add(task)
         task.add_done_callback(self._behind.discard)
