@@ -69,6 +69,11 @@ class UnknownThread(BadRequest):
     code = "thread_not_found"
 
 
+class ThreadWithoutPages(BadRequest):
+    status = 409
+    code = "thread_without_pages"
+
+
 class UnknownPrefetch(BadRequest):
     status = 404
     code = "prefetch_not_found"

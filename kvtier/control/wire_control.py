@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from kvtier.control.node_control import CutOrder, NodeReport, NodeUnavailable, Pinned, PinOrder
@@ -28,7 +29,15 @@ class WireControl:
         return NodeReport(self._peer.node, spaces.epoch, stats.numbers, tuple(spaces.spaces.values()))
 
     async def pin(self, orders: Sequence[PinOrder]) -> list[Pinned]:
-        return list(await asyncio.gather(*map(self._pin, orders)))
+        """All orders are answered, or none holds anything."""
+        told = await asyncio.gather(*map(self._pin, orders), return_exceptions=True)
+        fault = next((each for each in told if isinstance(each, BaseException)), None)
+        pinned = [each for each in told if isinstance(each, Pinned)]
+        if fault is not None:
+            with suppress(NodeUnavailable):
+                await self.unpin([each.pin for each in pinned if each.status is Status.OK])
+            raise fault
+        return pinned
 
     async def unpin(self, pins: Sequence[int]) -> list[bool]:
         replies = await asyncio.gather(*(self._ask(wire.Unpin(pin), wire.Done) for pin in pins))

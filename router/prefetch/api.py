@@ -23,13 +23,13 @@ from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
 from router.kv_fields import Name, NamesPrompt, page_digests, read_body, token_ids
 from router.prefetch.build import Prefetch
-from router.prefetch.subjects import Named, engine_of, named_by_ids
+from router.prefetch.named_prompts import Named
+from router.prefetch.subjects import engine_of, named_by_digests, named_by_ids
 from router.prompts.reader import Ask
 from router.turn.extend import Extender
 
 PATH = "/v1/kv/prefetch"
 _CHAT = "/v1/chat/completions"
-_PREFIX = "pf-"
 
 
 class PrefetchBody(NamesPrompt):
@@ -53,17 +53,17 @@ class PrefetchApi:
         self._fleet = fleet
         self._extender = extender
         self._clock = clock
+        self._prefix = f"pf-{prefetch.life}-"
 
     async def ask(self, body: PrefetchBody) -> dict[str, object]:
         """What cannot be done is a job that has failed.
 
-        Raises `BadRequest` for what cannot be known, `UnknownThread`, `PrefetchDisabled`; `NoWorker` before any was discovered.
+        Raises `BadRequest` for what cannot be known, `UnknownThread`, `ThreadWithoutPages`, `PrefetchDisabled`; `NoWorker`
+        before any was discovered.
         """
         _require_enabled(self._prefetch.prefetcher.planner.params)
-        subjects = self._prefetch.subjects
-        thread = body.thread
         worker = self._worker(body)
-        subject = subjects.name(await self._named(body)) if thread is None else subjects.require_thread(thread)
+        subject = await self._subject(body)
         prefetcher = self._prefetch.prefetcher
         job_id = prefetcher.planner.new_job()
         deadline_ms = self._clock() + body.deadline_ms
@@ -87,11 +87,19 @@ class PrefetchApi:
         self._prefetch.prefetcher.gone(self._prefetch.subjects.require_thread(thread))
         return {"thread": thread, "ended": True}
 
+    async def _subject(self, body: PrefetchBody) -> str:
+        subjects = self._prefetch.subjects
+        if body.thread is not None:
+            subjects.require_pages(body.thread)
+            return body.thread
+        board = self._prefetch.prefetcher.planner.board
+        return subjects.named.add(await self._named(body), lambda subject: board.of_subject(subject) is not None)
+
     async def _named(self, body: PrefetchBody) -> Named:
         pool = self._pool(body.model)
         info = engine_of(pool)
         if body.has("hashes"):
-            return Named(pool, await page_digests(body.hashes), info.page_size)
+            return await asyncio.to_thread(named_by_digests, pool, info, await page_digests(body.hashes))
         ids = await token_ids(body.tokens) if body.has("tokens") else await self._rendered(pool, info, body)
         return await asyncio.to_thread(named_by_ids, pool, info, ids, body.cache_salt)
 
@@ -107,7 +115,7 @@ class PrefetchApi:
         chat: dict[str, object] = {"model": body.model or "", "messages": body.messages}
         if body.has("tools"):
             chat["tools"] = body.tools
-        ask = Ask(f"{_PREFIX}rendered", None, _CHAT, msgspec.json.encode(chat), info, body.cache_salt)
+        ask = Ask("pf-rendered", None, _CHAT, msgspec.json.encode(chat), info, body.cache_salt)
         if not prompts.take_room(len(ask.body)):
             raise QueueFull("too many prompts are being made, or this one is too large (`prompt.queue_bytes`)")
         try:
@@ -135,17 +143,16 @@ class PrefetchApi:
         return key
 
     def _job(self, handle: str) -> Job:
-        number = handle.removeprefix(_PREFIX)
-        known = _number(number)
+        known = _number(handle.removeprefix(self._prefix)) if handle.startswith(self._prefix) else None
         job = self._prefetch.prefetcher.planner.job(known) if known is not None else None
         if job is None:
-            raise UnknownPrefetch(f"no prefetch {handle!r}: it never was, or ended long ago")
+            raise UnknownPrefetch(f"no prefetch {handle!r}: it never was, ended long ago, or is another gateway's")
         return job
 
     def _view(self, job: Job) -> dict[str, object]:
         worker = job.worker
         return {
-            "id": f"{_PREFIX}{job.id}",
+            "id": f"{self._prefix}{job.id}",
             "object": "kv.prefetch",
             "state": job.state,
             "reason": job.reason,

@@ -53,7 +53,9 @@ class Prefetch:
         self._links = PeerLinks(LinkSettings())
         self.agents = LinkedAgents(peers, self._links)
         self.subjects = Subjects(fleet, threads, extender)
-        warmer = Warmer(fleet, self.subjects, http, aborter, Random(config.seed))
+        rng = Random(config.seed)
+        self.life = f"{rng.getrandbits(24):06x}"  # in handles: another gateway's, or another life's, are not ours
+        warmer = Warmer(fleet, self.subjects, http, aborter, rng)
         kv_bytes = KvBytes()
         view = FleetView(
             fleet,
@@ -73,6 +75,7 @@ class Prefetch:
             links,
             fleet,
             threads,
+            self.subjects.named,
             clock,
             self._look,
         )

@@ -25,7 +25,8 @@ _STAGE_HOLD_MS = 5_000.0  # a stage's own hold bridges the time until the job's 
 
 
 class Executor:
-    """`tell` takes events at once and returns. `crashes` counts faults of our own."""
+    """`tell` takes events at once and returns. `crashes` counts faults of our own, `leases_refused` agents that would not hold
+    what was staged there."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class Executor:
         self._leases: dict[int, asyncio.Task[Ticket | None]] = {}
         self._courtesies: set[asyncio.Task[None]] = set()
         self.crashes = 0
+        self.leases_refused = 0
 
     @property
     def running(self) -> int:
@@ -68,7 +70,7 @@ class Executor:
                 if task is not None:
                     task.cancel()
             elif isinstance(move, Hold):
-                self._leases[move.job] = asyncio.create_task(self._hold(move))
+                self._leases[move.job] = asyncio.create_task(self._hold(move), name=f"prefetch lease of job {move.job}")
             else:
                 self._release(move)
 
@@ -105,12 +107,12 @@ class Executor:
         try:
             left_ms = max(0.0, move.deadline_ms - begun_ms)
             budget_bytes = move.size_bytes if self._size_is_known(move) else 0
-            ticket = await self._agents.stage(pages, target, move.path.source, left_ms, budget_bytes, _STAGE_HOLD_MS)
-            progress = await self._until_staged(move, ticket)
+            order = self._agents.stage(pages, target, move.path.source, left_ms, budget_bytes, _STAGE_HOLD_MS)
+            progress = await self._until_staged(move, await self._ordered(order))
         except AgentFault as fault:
-            if fault.reason is FailReason.NODE_LOST:
-                self._links.lost(target)
-                return NodeLost(target)
+            if fault.reason is FailReason.NODE_LOST and fault.node:
+                self._links.lost(fault.node)
+                return NodeLost(fault.node)
             raise
         moved = progress.moved_bytes if move.path.source != target else move.size_bytes
         if progress.state is StageState.READY:
@@ -129,6 +131,15 @@ class Executor:
         prompt = self._subjects.prompt(move.subject)
         if prompt is not None and move.path.source != move.path.target:
             self._kv_bytes.staged(prompt.pool, pages.count * pages.page_tokens, progress.moved_bytes)
+
+    async def _ordered(self, order: Coroutine[Any, Any, Ticket]) -> Ticket:
+        """A move that is taken back while its order is on its way is taken back once it has come."""
+        ordering = asyncio.create_task(order)
+        try:
+            return await asyncio.shield(ordering)
+        except asyncio.CancelledError:
+            self._courtesy(self._undo(ordering, self._agents.cancel))
+            raise
 
     async def _until_staged(self, move: Stage, ticket: Ticket) -> StageProgress:
         """Asked every so often; a move that is taken back is taken back at the agent, too."""
@@ -151,22 +162,37 @@ class Executor:
         return MoveEnded(move.move, round(moved * move.size_bytes / move.tokens) if move.tokens else 0)
 
     async def _hold(self, move: Hold) -> Ticket | None:
+        """The root of a lease's task. Without it the job goes on, and what lies there may be evicted before its turn."""
         try:
-            pages = await self._pages(move.subject, 0, move.tokens)
-            return await self._agents.pin(pages, move.node, move.ttl_ms)
+            try:
+                return await self._pin(move, 0)
+            except AgentFault as fault:
+                if fault.reason is not FailReason.NO_ROOM or not 0 < move.moved_from < move.tokens:
+                    raise
+                return await self._pin(move, move.moved_from)
         except AgentFault as fault:
+            self.leases_refused += fault.reason is FailReason.NO_ROOM
             _log.debug("prefetch_lease_failed", job=move.job, node=move.node, fault=str(fault))
-            return None
+        except Exception:  # noqa: BLE001  a task root
+            self.crashes += 1
+            _log.exception("prefetch_lease_crashed", job=move.job)
+        return None
+
+    async def _pin(self, move: Hold, start: int) -> Ticket:
+        pages = await self._pages(move.subject, start, move.tokens - start)
+        return await self._agents.pin(pages, move.node, move.ttl_ms)
 
     def _release(self, move: Release) -> None:
         lease = self._leases.pop(move.job, None)
         if lease is not None:
-            self._courtesy(self._give_back(lease))
+            self._courtesy(self._undo(lease, self._agents.unpin))
 
-    async def _give_back(self, lease: asyncio.Task[Ticket | None]) -> None:
-        ticket = await lease
+    async def _undo(
+        self, asked: asyncio.Task[Ticket] | asyncio.Task[Ticket | None], undo: Callable[[Ticket], Coroutine[Any, Any, None]]
+    ) -> None:
+        ticket = await asked
         if ticket is not None:
-            await self._agents.unpin(ticket)
+            await undo(ticket)
 
     def _courtesy(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(self._courteous(work))
@@ -174,11 +200,14 @@ class Executor:
         task.add_done_callback(self._courtesies.discard)
 
     async def _courteous(self, work: Coroutine[Any, Any, None]) -> None:
-        """What an agent would find out by itself when its own deadlines pass."""
+        """The root of a courtesy's task: what an agent would find out by itself when its own deadlines pass."""
         try:
             await work
         except AgentFault as fault:
             _log.debug("prefetch_courtesy_failed", fault=str(fault))
+        except Exception:  # noqa: BLE001  a task root
+            self.crashes += 1
+            _log.exception("prefetch_courtesy_crashed")
 
     async def _pages(self, subject: str, start: int, tokens: int) -> Pages:
         prompt = self._subjects.prompt(subject)

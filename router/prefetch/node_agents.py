@@ -5,7 +5,10 @@ Every call has a deadline. What an agent cannot do is `AgentFault`, with the pla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
 from math import isfinite
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -26,9 +29,12 @@ _Reply = TypeVar("_Reply", bound=wire.Message)
 
 
 class AgentFault(Exception):
-    def __init__(self, reason: FailReason, message: str) -> None:
+    """`node`: whose agent was asked; "" where no agent was."""
+
+    def __init__(self, reason: FailReason, message: str, node: str = "") -> None:
         super().__init__(message)
         self.reason = reason
+        self.node = node
 
 
 class Pages(msgspec.Struct, frozen=True):
@@ -44,14 +50,23 @@ class Pages(msgspec.Struct, frozen=True):
 
 
 class Ticket(NamedTuple):
-    """One thing asked of one node, shard by shard."""
+    """One thing asked of one node, space by space and shard by shard. Its numbers mean nothing to another life of the agent."""
 
     node: str
-    numbers: tuple[int, ...]
+    epoch: int
+    spaces: tuple[tuple[int, ...], ...]
+
+
+class Look(NamedTuple):
+    """How an agent fares. `epoch`: which life of it answers."""
+
+    epoch: int
+    free_bytes: int  # of its DRAM
 
 
 class StageProgress(msgspec.Struct, frozen=True):
-    """`ready_pages`: from the first on, in DRAM for every shard. `moved_bytes`: that came from elsewhere."""
+    """Of the space that is best off: several may have the model's name, as one that its engines wrote with another KV type.
+    `ready_pages`: from the first on, in DRAM for every shard. `moved_bytes`: that came from elsewhere."""
 
     ended: bool
     state: StageState
@@ -76,9 +91,7 @@ class NodeAgents(Protocol):
 
     async def unpin(self, ticket: Ticket) -> None: ...
 
-    async def free_bytes(self, node: str) -> int:
-        """Of its DRAM."""
-        ...
+    async def look(self, node: str) -> Look: ...
 
 
 class LinkedAgents:
@@ -93,80 +106,118 @@ class LinkedAgents:
         self, pages: Pages, node: str, source: str, deadline_ms: float, budget_bytes: int, hold_ms: float
     ) -> Ticket:
         sources = [] if source == node else [self._peer(source)]
-        asked = source if source != node else node
-        numbers = []
-        for link, space in await self._shards(pages, node, asked):
-            order = wire.Stage(space, pages.digests, sources, deadline_ms, budget_bytes, hold_ms)
-            numbers.append((await _ask(link, order, wire.Staging)).stage)
-        return Ticket(node, tuple(numbers))
+        link, spaces = await self._shards(pages, node, source)
+
+        async def begin(shard: int) -> int:
+            order = wire.Stage(shard, pages.digests, sources, deadline_ms, budget_bytes, hold_ms)
+            return (await _ask(node, link, order, wire.Staging)).stage
+
+        numbers = iter(await self._all(node, link, chain.from_iterable(spaces), begin, wire.CancelStage))
+        return Ticket(node, _epoch(link), tuple(tuple(islice(numbers, len(shards))) for shards in spaces))
 
     async def progress(self, ticket: Ticket) -> StageProgress:
-        link = await self._to(ticket.node)
-        told = [await _ask(link, wire.AskStage(number), wire.Staging) for number in ticket.numbers]
-        states = [_state(each, ticket.node) for each in told]
-        running = [state for state in states if state in (StageState.QUEUED, StageState.FETCHING)]
-        failed = [state for state in states if state not in (StageState.READY, *running)]
-        state = running[0] if running else failed[0] if failed else StageState.READY
-        ready = min((each.leading for each in told), default=0)
-        return StageProgress(not running, state, ready, sum(each.fetched_bytes for each in told))
+        link, node = await self._to(ticket.node), ticket.node
+        if _epoch(link) != ticket.epoch:
+            raise AgentFault(FailReason.NODE_LOST, f"the agent of {node} was restarted", node)
+        found = []
+        for numbers in ticket.spaces:
+            told = [await _ask(node, link, wire.AskStage(number), wire.Staging) for number in numbers]
+            found.append(_progress(told, node))
+        best = max(found, key=lambda each: (each.state is StageState.READY, each.ready_pages))
+        return StageProgress(
+            all(each.ended for each in found), best.state, best.ready_pages, sum(each.moved_bytes for each in found)
+        )
 
     async def cancel(self, ticket: Ticket) -> None:
-        link = await self._to(ticket.node)
-        for number in ticket.numbers:
-            await _ask(link, wire.CancelStage(number), wire.Done)
+        await self._end(ticket, wire.CancelStage)
 
     async def pin(self, pages: Pages, node: str, ttl_ms: float) -> Ticket:
-        numbers = []
-        for link, space in await self._shards(pages, node, node):
-            pinned = await _ask(link, wire.PinPages(space, pages.digests, ttl_ms), wire.PagesPinned)
+        link, spaces = await self._shards(pages, node, node)
+
+        async def begin(shard: int) -> int:
+            pinned = await _ask(node, link, wire.PinPages(shard, pages.digests, ttl_ms), wire.PagesPinned)
             if pinned.status is not Status.OK:
-                raise AgentFault(FailReason.NO_ROOM, f"{node} pins nothing: {pinned.status.name}")
-            numbers.append(pinned.pin)
-        return Ticket(node, tuple(numbers))
+                raise AgentFault(FailReason.NO_ROOM, f"{node} pins nothing: {pinned.status.name}", node)
+            return pinned.pin
+
+        held: list[tuple[int, ...]] = []
+        faults: list[AgentFault] = []
+        for shards in spaces:
+            try:
+                held.append(await self._all(node, link, shards, begin, wire.Unpin))
+            except AgentFault as fault:
+                faults.append(fault)
+        if not held:
+            raise faults[-1]
+        return Ticket(node, _epoch(link), tuple(held))
 
     async def unpin(self, ticket: Ticket) -> None:
-        link = await self._to(ticket.node)
-        for number in ticket.numbers:
-            await _ask(link, wire.Unpin(number), wire.Done)
+        await self._end(ticket, wire.Unpin)
 
-    async def free_bytes(self, node: str) -> int:
-        numbers = (await _ask(await self._to(node), wire.AskStats(), wire.Stats)).numbers
+    async def look(self, node: str) -> Look:
+        link = await self._to(node)
+        numbers = (await _ask(node, link, wire.AskStats(), wire.Stats)).numbers
         free = numbers.get("dram_bytes", 0.0) - numbers.get("dram_used_bytes", 0.0)
         if not isfinite(free):
-            raise AgentFault(FailReason.NODE_LOST, f"{node} tells of {free} free bytes")
-        return int(free)
+            raise AgentFault(FailReason.NODE_LOST, f"{node} tells of {free} free bytes", node)
+        return Look(_epoch(link), int(free))
+
+    async def _all(
+        self,
+        node: str,
+        link: PeerLink,
+        shards: Iterable[int],
+        begin: Callable[[int], Awaitable[int]],
+        undo: Callable[[int], wire.Request],
+    ) -> tuple[int, ...]:
+        """What each shard's is called; where one cannot be begun, none is."""
+        told = await asyncio.gather(*map(begin, shards), return_exceptions=True)
+        begun = tuple(each for each in told if isinstance(each, int))
+        fault = next((each for each in told if isinstance(each, BaseException)), None)
+        if fault is not None:
+            with suppress(AgentFault):
+                await self._end(Ticket(node, _epoch(link), (begun,)), undo)
+            raise fault
+        return begun
+
+    async def _end(self, ticket: Ticket, undo: Callable[[int], wire.Request]) -> None:
+        """Another life of the agent has nothing of it, and may have given its numbers to others."""
+        link = await self._to(ticket.node)
+        if _epoch(link) == ticket.epoch:
+            for number in chain.from_iterable(ticket.spaces):
+                await _ask(ticket.node, link, undo(number), wire.Done)
 
     def _peer(self, node: str) -> Peer:
         if node not in self.peers:
-            raise AgentFault(FailReason.NODE_LOST, f"no agent of node {node!r} is configured")
+            raise AgentFault(FailReason.NODE_LOST, f"no agent of node {node!r} is configured", node)
         return self.peers[node]
 
     async def _to(self, node: str) -> PeerLink:
         try:
             return await self._links.to(self._peer(node))
         except PeerUnavailable as error:
-            raise AgentFault(FailReason.NODE_LOST, str(error)) from error
+            raise AgentFault(FailReason.NODE_LOST, str(error), node) from error
 
-    async def _shards(self, pages: Pages, node: str, holder: str) -> list[tuple[PeerLink, int]]:
-        """Every shard of the pages' space, attached at `node`. `holder` knows which spaces there are."""
+    async def _shards(self, pages: Pages, node: str, holder: str) -> tuple[PeerLink, list[list[int]]]:
+        """Every shard of every space that may hold the pages, attached at `node`. `holder` knows which spaces there are."""
         spaces = _matching(await self._spaces_of(holder), pages)
         if not spaces:
             self._spaces.pop(holder, None)
             spaces = _matching(await self._spaces_of(holder), pages)
         if not spaces:
-            raise AgentFault(FailReason.NO_COPY, f"{holder} knows no pages of {sorted(pages.models)}")
+            raise AgentFault(FailReason.NO_COPY, f"{holder} knows no pages of {sorted(pages.models)}", holder)
         link = await self._to(node)
         try:
-            return [(link, await link.attach(space, _CALL_S)) for whole in spaces for space in shards_of(whole)]
+            return link, [[await link.attach(space, _CALL_S) for space in shards_of(whole)] for whole in spaces]
         except PeerUnavailable as error:
-            raise AgentFault(FailReason.NODE_LOST, str(error)) from error
+            raise AgentFault(FailReason.NODE_LOST, str(error), node) from error
         except PeerRefused as error:
-            raise AgentFault(FailReason.TRANSFER, str(error)) from error
+            raise AgentFault(FailReason.TRANSFER, str(error), node) from error
 
     async def _spaces_of(self, node: str) -> tuple[PageSpace, ...]:
         known = self._spaces.get(node)
         if known is None:
-            told = await _ask(await self._to(node), wire.AskSpaces(), wire.Spaces)
+            told = await _ask(node, await self._to(node), wire.AskSpaces(), wire.Spaces)
             known = self._spaces[node] = tuple(told.spaces.values())
         return known
 
@@ -193,20 +244,35 @@ def model_name(model: str) -> str:
     return model.rstrip("/").rpartition("/")[2]
 
 
+def _epoch(link: PeerLink) -> int:
+    """Of the agent's life at the other end."""
+    return link.greeting.epoch if link.greeting is not None else 0
+
+
+def _progress(told: Sequence[wire.Staging], node: str) -> StageProgress:
+    """Of all shards of a space together: it runs while one does, and is ready once all are."""
+    states = [_state(each, node) for each in told]
+    running = [state for state in states if state in (StageState.QUEUED, StageState.FETCHING)]
+    failed = [state for state in states if state not in (StageState.READY, *running)]
+    state = running[0] if running else failed[0] if failed else StageState.READY
+    ready = min((each.leading for each in told), default=0)
+    return StageProgress(not running, state, ready, sum(each.fetched_bytes for each in told))
+
+
 def _state(told: wire.Staging, node: str) -> StageState:
     try:
         return StageState(told.state)
     except ValueError as error:
-        raise AgentFault(FailReason.TRANSFER, f"{node} tells of a stage that is {told.state!r}") from error
+        raise AgentFault(FailReason.TRANSFER, f"{node} tells of a stage that is {told.state!r}", node) from error
 
 
-async def _ask(link: PeerLink, request: wire.Request, kind: type[_Reply]) -> _Reply:
+async def _ask(node: str, link: PeerLink, request: wire.Request, kind: type[_Reply]) -> _Reply:
     try:
         reply = await link.call(request, _CALL_S)
     except PeerUnavailable as error:
-        raise AgentFault(FailReason.NODE_LOST, str(error)) from error
+        raise AgentFault(FailReason.NODE_LOST, str(error), node) from error
     except PeerRefused as error:
-        raise AgentFault(FailReason.NO_ROOM, str(error)) from error
+        raise AgentFault(FailReason.NO_ROOM, str(error), node) from error
     if not isinstance(reply, kind):
-        raise AgentFault(FailReason.NO_COPY, f"{type(reply).__name__} in answer to {type(request).__name__}")
+        raise AgentFault(FailReason.NO_COPY, f"{type(reply).__name__} in answer to {type(request).__name__}", node)
     return reply

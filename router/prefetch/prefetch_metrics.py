@@ -43,11 +43,13 @@ class PrefetchCollector(Collector):
                 jobs.add_metric([trigger, state], count)
         faults = CounterMetricFamily("loadback_prefetch_faults", "Faults of the gateway while prefetching")
         faults.add_metric([], self._prefetcher.crashes + self._prefetcher.executor.crashes + self._prefetcher.dropped)
+        refused = CounterMetricFamily("loadback_prefetch_leases_refused", "Ready jobs whose pages their node would not hold")
+        refused.add_metric([], self._prefetcher.executor.leases_refused)
         active = GaugeMetricFamily("loadback_prefetch_active", "Jobs that run")
         active.add_metric([], planner.active_jobs)
         watched = GaugeMetricFamily("loadback_prefetch_threads", "Threads whose return is awaited")
         watched.add_metric([], planner.watched_threads)
-        yield from (size, saved, added, jobs, faults, active, watched)
+        yield from (size, saved, added, jobs, faults, refused, active, watched)
 
 
 def bytes_of(tally: Tally) -> dict[str, int]:
@@ -61,6 +63,7 @@ def prefetch_view(prefetcher: Prefetcher) -> dict[str, object]:
         "mode": planner.params.mode,
         "active_jobs": planner.active_jobs,
         "watched_threads": planner.watched_threads,
+        "leases_refused": prefetcher.executor.leases_refused,
         "triggers": {
             trigger: {
                 **{f"{kind}_bytes": value for kind, value in bytes_of(tally).items()},

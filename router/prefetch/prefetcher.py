@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -24,6 +24,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.worker import WorkerState
 from router.prefetch.executor import Executor
 from router.prefetch.links import LinkBook
+from router.prefetch.named_prompts import NamedPrompts
 from router.prefetch.node_agents import AgentFault, NodeAgents
 from router.threads.sighting import Kind
 from router.threads.store import ThreadStore
@@ -53,6 +54,7 @@ class Prefetcher:
         links: LinkBook,
         fleet: Fleet,
         threads: ThreadStore,
+        named: NamedPrompts,
         clock: Clock,
         look: Callable[[], None],
     ) -> None:
@@ -68,6 +70,7 @@ class Prefetcher:
         self._links = links
         self._fleet = fleet
         self._threads = threads
+        self._named = named
         self._clock = clock
         self._queue: deque[Event] = deque()
         self._scheduled = False
@@ -75,6 +78,7 @@ class Prefetcher:
         self._timer_ms = float("inf")
         self._looking: asyncio.Task[None] | None = None
         self._states: dict[str, WorkerState] = {}
+        self._lives: dict[str, int] = {}  # epochs of agents: another one has none of our leases
         self._released: Callable[[WorkerKey], None] = _nobody_waits
 
     @property
@@ -101,6 +105,7 @@ class Prefetcher:
         """For the planner it has returned; where it goes in the end is told by `sent`. Planned at once, as `fetches` is asked
         next."""
         if self.on:
+            self._claim(turn.sighting.thread, turn.sighting.blocks, worker)
             self.tell(ev.Held(turn.sighting.thread, worker, _client(turn.request.headers), full))
             self._work()
 
@@ -118,7 +123,9 @@ class Prefetcher:
         sighting = turn.sighting
         if sighting.kind is Kind.COMPACTED and sighting.parent is not None:
             self.tell(ev.Gone(sighting.parent, GoneReason.COMPACTED))
-        self.tell(ev.Sent(sighting.thread, attempt.placement.decision.chosen.prefill, _client(turn.request.headers)))
+        worker = attempt.placement.decision.chosen.prefill
+        self._claim(sighting.thread, sighting.blocks, worker)
+        self.tell(ev.Sent(sighting.thread, worker, _client(turn.request.headers)))
         if sighting.first_call:
             self._session_lives(sighting.thread)
 
@@ -131,12 +138,26 @@ class Prefetcher:
             return
         worker, thread = record.decision.chosen.prefill, record.thread
         if record.outcome is Outcome.SERVED:
+            known = self._threads.get(thread)
+            if known is not None:  # its prompt may have been made meanwhile
+                self._claim(thread, known.blocks, worker)
             self.tell(ev.Served(thread, worker, record.facts.cached_tokens if record.facts is not None else None))
         self.tell(ev.Ended(thread, worker, _tool(record), _client(turn.request.headers)))
 
     def gone(self, thread: str) -> None:
         """The client says that the thread is over."""
         self.tell(ev.Gone(thread, GoneReason.DECLARED))
+
+    def _claim(self, thread: str, blocks: Sequence[int], worker: WorkerKey) -> None:
+        """What a client had prefetched by naming a prompt is for the first turn that begins with it and goes where it lies."""
+        for subject in self._named.leading(blocks):
+            job = self.planner.board.of_subject(subject)
+            if job is not None and (job.worker == worker or job.node == self._node_of(worker)):
+                self.tell(ev.Claimed(subject, thread))
+                return
+
+    def _node_of(self, worker: WorkerKey) -> str | None:
+        return next((each.node for each in self._fleet.workers if each.worker_id == worker.worker_id), None)
 
     def _session_lives(self, thread_id: str) -> None:
         """One thread of a session began or resumed: others of it that idled may follow."""
@@ -238,11 +259,19 @@ class Prefetcher:
     async def _look_at_agents(self) -> None:
         for node in self._nodes:
             try:
-                self._links.told(node, await self._agents.free_bytes(node))
+                look = await self._agents.look(node)
             except AgentFault as fault:
-                if self._links.lost(node):
-                    _log.warning("prefetch_agent_lost", node=node, fault=str(fault))
-                    self.tell(ev.NodeLost(node))
+                self._lost(node, str(fault))
+            else:
+                if self._lives.setdefault(node, look.epoch) != look.epoch:
+                    self._lost(node, "it was restarted")
+                self._lives[node] = look.epoch
+                self._links.told(node, look.free_bytes)
+
+    def _lost(self, node: str, fault: str) -> None:
+        if self._links.lost(node):
+            _log.warning("prefetch_agent_lost", node=node, fault=fault)
+            self.tell(ev.NodeLost(node))
 
 
 def _nobody_waits(worker: WorkerKey) -> None:

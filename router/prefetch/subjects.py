@@ -19,16 +19,15 @@ from engine_adapters.base import EngineInfo, EngineKind
 from kvtier.hashing.chain import BlockChain
 from kvtier.hashing.sglang import Chain, event_id, event_seed
 from kvtier.page.key import DIGEST_BYTES
-from router.errors import BadRequest, GatewayError, NoWorker, UnknownThread
+from router.errors import BadRequest, GatewayError, NoWorker, ThreadWithoutPages, UnknownThread
 from router.fleet.fleet import Fleet
 from router.fleet.pool import Pool
+from router.prefetch.named_prompts import Named, NamedPrompts
 from router.threads.store import ThreadStore
 from router.threads.thread import Thread
 from router.turn.extend import Extender
 
 _REMEMBERED_DIGESTS = 64
-_MAX_NAMED = 1024
-_MAX_NAMED_BYTES = 64 << 20
 _UNKNOWN_OUTPUT = 256
 
 
@@ -43,39 +42,13 @@ class Prompt(msgspec.Struct, frozen=True):
     ids_known: bool = True  # so that an engine can be asked for it
 
 
-class Named(msgspec.Struct, frozen=True):
-    """A prompt that came by the API. `ids` empty: only hashes were given, so that no engine can be asked for it."""
-
-    pool: Pool
-    digests: bytes
-    block_tokens: int
-    ids: Sequence[int] = ()
-    cache_salt: str | None = None
-
-    @property
-    def kept_bytes(self) -> int:
-        return len(self.digests) + 4 * len(self.ids)
-
-
 class Subjects:
     def __init__(self, fleet: Fleet, threads: ThreadStore, extender: Extender) -> None:
         self._fleet = fleet
         self._threads = threads
         self._extender = extender
-        self._named: OrderedDict[str, Named] = OrderedDict()
+        self.named = NamedPrompts()
         self._digests: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._named_bytes = 0
-        self._next = 1
-
-    def name(self, named: Named) -> str:
-        """A subject for a client's prompt; the oldest are forgotten."""
-        subject = f"ask-{self._next}"
-        self._next += 1
-        self._named[subject] = named
-        self._named_bytes += named.kept_bytes
-        while len(self._named) > _MAX_NAMED or (self._named_bytes > _MAX_NAMED_BYTES and len(self._named) > 1):
-            self._named_bytes -= self._named.popitem(last=False)[1].kept_bytes
-        return subject
 
     def require_thread(self, thread: str) -> str:
         """Raises `UnknownThread`."""
@@ -84,14 +57,24 @@ class Subjects:
             raise UnknownThread(message, param="thread")
         return thread
 
+    def require_pages(self, thread: str) -> Prompt:
+        """Raises `UnknownThread`, and `ThreadWithoutPages` for one whose prompt names no page, or none yet."""
+        prompt = self.prompt(self.require_thread(thread))
+        if prompt is None:
+            message = (
+                f"thread {thread!r} names no page: its prompt is shorter than one, still being made into tokens, or cannot be "
+                "(no `prompt` in its pool, images, LoRA): ask again later or send `tokens`"
+            )
+            raise ThreadWithoutPages(message, param="thread")
+        return prompt
+
     def prompt(self, subject: str) -> Prompt | None:
         """None where nothing is known that could be found in the index."""
-        named = self._named.get(subject)
+        named = self.named.get(subject)
         if named is not None:
-            blocks = _event_ids(named.digests)
-            tokens = len(blocks) * named.block_tokens
+            tokens = len(named.blocks) * named.block_tokens
             turn = CostTurn(subject, tokens + 1, _UNKNOWN_OUTPUT)
-            return Prompt(named.pool, blocks, named.block_tokens, tokens + 1, turn, bool(len(named.ids)))
+            return Prompt(named.pool, named.blocks, named.block_tokens, tokens + 1, turn, bool(len(named.ids)))
         thread = self._threads.get(subject)
         pool = self.pool_of(thread) if thread is not None and len(thread.blocks) else None
         if thread is None or pool is None:
@@ -105,7 +88,7 @@ class Subjects:
 
     def ids(self, subject: str) -> Sequence[int] | None:
         """All token ids known of it; None where only hashes are."""
-        named = self._named.get(subject)
+        named = self.named.get(subject)
         if named is not None:
             return named.ids or None
         thread = self._threads.get(subject)
@@ -115,12 +98,12 @@ class Subjects:
         return state.exact_ids if state is not None else None
 
     def cache_salt(self, subject: str) -> str | None:
-        named = self._named.get(subject)
+        named = self.named.get(subject)
         return named.cache_salt if named is not None else None
 
     async def digests(self, subject: str, start: int, tokens: int) -> bytes:
         """Of the pages that lie within [start, start + tokens), DIGEST_BYTES each; empty where they cannot be known."""
-        named = self._named.get(subject)
+        named = self.named.get(subject)
         if named is not None:
             return _cut(named.digests, start, tokens, named.block_tokens)
         thread = self._threads.get(subject)
@@ -173,7 +156,14 @@ def named_by_ids(pool: Pool, info: EngineInfo, ids: Sequence[int], cache_salt: s
         raise BadRequest(
             f"a prompt of {len(packed)} tokens is shorter than a page of {info.page_size}: there is nothing to bring or to keep"
         )
-    return Named(pool, digests, info.page_size, packed, cache_salt)
+    return Named(pool, digests, array("q", _event_ids(digests)), info.page_size, packed, cache_salt)
+
+
+def named_by_digests(pool: Pool, info: EngineInfo, digests: bytes) -> Named:
+    """Raises `BadRequest` for a pool whose engines do not tell how many tokens a page has."""
+    if info.page_size < 1:
+        raise BadRequest(f"prompts of pool {pool.name!r} cannot be named by hashes: its engines tell no page size")
+    return Named(pool, digests, array("q", _event_ids(digests)), info.page_size)
 
 
 def _digests_of(root: BlockChain, ids: Sequence[int]) -> bytes:

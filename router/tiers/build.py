@@ -40,7 +40,8 @@ class Tiers:
         self._umbp_at = (config.umbp.host, config.umbp.port) if config.umbp is not None else None
         asked = config.umbp_master
         self.consult = UmbpConsult(asked, _pool_of(fleet, asked.pool), clock) if asked is not None else None
-        self.pins = PinBook(self.nodes, clock, max_pins=config.pins.max_pins, max_ttl_s=config.pins.max_ttl_s)
+        rng = Random(config.seed)
+        self.pins = PinBook(self.nodes, clock, rng, max_pins=config.pins.max_pins, max_ttl_s=config.pins.max_ttl_s)
 
     def pages(self) -> dict[str, dict[Tier, int]]:
         """Whole pages by node and tier, of the spaces that some pool serves."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from random import Random
 
 import msgspec
 
@@ -23,17 +24,18 @@ from router.errors import PinsFull, UnknownNode, UnknownPin
 from router.prefetch.node_agents import shards_of
 from router.tiers.nodes import Node, Nodes
 
-_PREFIX = "pin-"
 _STEP_BYTES = 1024 * DIGEST_BYTES
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What one node said: OK: it holds `pages` leading pages; else it holds none of them, and why."""
+    """What one node said: OK: it holds `pages` leading pages; else it holds none of them, and why. `pins` mean nothing to
+    another life of its agent than that of `epoch`."""
 
     status: Status
     pages: int = 0
     pins: tuple[int, ...] = ()
     fault: str = ""
+    epoch: int = 0
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -45,15 +47,17 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class PinBook:
-    """`max_pins` and `max_ttl_s` bound it; `serves` says whether a page space is one of the prompt's pool."""
+    """`max_pins` and `max_ttl_s` bound it; `serves` says whether a page space is one of the prompt's pool. Ids tell this book's
+    pins from those of other gateways and lives."""
 
-    def __init__(self, nodes: Nodes, clock: Clock, *, max_pins: int, max_ttl_s: float) -> None:
+    def __init__(self, nodes: Nodes, clock: Clock, rng: Random, *, max_pins: int, max_ttl_s: float) -> None:
         self.max_ttl_s = max_ttl_s
         self._nodes = nodes
         self._clock = clock
         self._max_pins = max_pins
         self._pins: dict[str, Pin] = {}
         self._adding = 0  # whose agents have not answered yet: they count towards the bound
+        self._prefix = f"pin-{rng.getrandbits(24):06x}-"
         self._next = 1
 
     async def add(
@@ -79,15 +83,16 @@ class PinBook:
         finally:
             self._adding -= 1
         pages = len(digests) // DIGEST_BYTES
-        pin = Pin(f"{_PREFIX}{self._next}", subject, pages, self._clock() + ttl_ms, dict(zip(chosen, held, strict=True)))
+        pin = Pin(f"{self._prefix}{self._next}", subject, pages, self._clock() + ttl_ms, dict(zip(chosen, held, strict=True)))
         self._next += 1
         if any(each.pages for each in held):
             self._pins[pin.id] = pin
         return pin
 
     def listed(self) -> list[Pin]:
+        """As far as is known now: what an agent held has ended with its life."""
         now_ms = self._clock()
-        self._pins = {pin.id: pin for pin in self._pins.values() if pin.expires_ms > now_ms}
+        self._pins = {pin.id: self._still(pin) for pin in self._pins.values() if pin.expires_ms > now_ms}
         return list(self._pins.values())
 
     def get(self, pin_id: str) -> Pin:
@@ -101,8 +106,16 @@ class PinBook:
         """Raises `UnknownPin`. An agent that does not answer ends it by its own time."""
         pin = self.get(pin_id)
         del self._pins[pin_id]
-        await asyncio.gather(*(self._unpin_at(name, held.pins) for name, held in pin.nodes.items()))
+        await asyncio.gather(*(self._unpin_at(name, held) for name, held in pin.nodes.items()))
         return pin
+
+    def _still(self, pin: Pin) -> Pin:
+        reports = {name: self._nodes.by_name[name].report for name, held in pin.nodes.items() if held.pins}
+        lost = [name for name, report in reports.items() if report is not None and report.epoch != pin.nodes[name].epoch]
+        if not lost:
+            return pin
+        ended = dict.fromkeys(lost, Held(Status.MISS, fault="its agent was restarted"))
+        return msgspec.structs.replace(pin, nodes=pin.nodes | ended)
 
     async def _pin_at(
         self, name: str, digests: bytes, index: BlockIndex, serves: Callable[[PageSpace], bool], ttl_ms: float
@@ -115,30 +128,32 @@ class PinBook:
             held = await self._pin_space(node, name, space, digests[: await leading_bytes(name, digests, index)], ttl_ms)
             best = max(best, held, key=lambda each: (each.pages, each.status is not Status.MISS))
             if held.pages and held is not best:
-                await self._unpin_at(name, held.pins)
+                await self._unpin_at(name, held)
         return best
 
     async def _pin_space(self, node: Node, name: str, space: PageSpace, digests: bytes, ttl_ms: float) -> Held:
         """Every shard of the space or none."""
-        if not digests:
+        if not digests or node.report is None:
             return Held(Status.MISS)
+        epoch = node.report.epoch
         try:
             pinned = await node.control.pin([PinOrder(shard, digests, ttl_ms) for shard in shards_of(space)])
         except NodeUnavailable as error:
             return Held(Status.BUSY, fault=str(error))
         pins = tuple(each.pin for each in pinned if each.status is Status.OK)
         failed = next((each.status for each in pinned if each.status is not Status.OK), None)
+        held = Held(Status.OK, len(digests) // DIGEST_BYTES, pins, epoch=epoch)
         if failed is None:
-            return Held(Status.OK, len(digests) // DIGEST_BYTES, pins)
-        await self._unpin_at(name, pins)
+            return held
+        await self._unpin_at(name, held)
         return Held(failed, fault="more is pinned there than may be" if failed is Status.BUSY else "")
 
-    async def _unpin_at(self, name: str, pins: Sequence[int]) -> None:
-        if not pins:
-            return
+    async def _unpin_at(self, name: str, held: Held) -> None:
         node = self._nodes.by_name[name]
+        if not held.pins or node.report is None or node.report.epoch != held.epoch:
+            return
         try:
-            await node.control.unpin(pins)
+            await node.control.unpin(held.pins)
         except NodeUnavailable as error:
             node.fault = str(error)
 

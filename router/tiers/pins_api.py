@@ -39,7 +39,8 @@ class PinsApi:
         self._clock = clock
 
     async def add(self, body: PinBody) -> dict[str, object]:
-        """Raises `BadRequest` for a prompt that cannot be named, `UnknownThread`, `NoWorker`, and what `PinBook.add` raises."""
+        """Raises `BadRequest` for a prompt that cannot be named, `UnknownThread`, `ThreadWithoutPages`, `NoWorker`, and what
+        `PinBook.add` raises."""
         pool, digests = await self._named(body)
         subject = body.thread or ("tokens" if body.has("tokens") else "hashes")
         names = () if body.node is None else (body.node,)
@@ -61,10 +62,10 @@ class PinsApi:
 
     async def _named(self, body: PinBody) -> tuple[Pool, bytes]:
         if body.thread is not None:
-            prompt = self._subjects.prompt(self._subjects.require_thread(body.thread))
-            digests = await self._subjects.digests(body.thread, 0, prompt.tokens) if prompt else b""
-            if prompt is None or not digests:
-                raise BadRequest(f"the pages of thread {body.thread!r} have no names here: send `tokens`", param="thread")
+            prompt = self._subjects.require_pages(body.thread)
+            digests = await self._subjects.digests(body.thread, 0, prompt.tokens)
+            if not digests:
+                raise BadRequest(f"the token ids of thread {body.thread!r} are not kept here: send `tokens`", param="thread")
             return prompt.pool, digests
         pools = list(self._fleet.pools.values())
         pool = pools[0] if body.model is None and len(pools) == 1 else self._fleet.pool_for(body.model or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from random import Random
 
 import pytest
 
@@ -16,7 +17,7 @@ from kvtier.page.key import DIGEST_BYTES
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.store.journal import event_id
-from router.errors import PinsFull
+from router.errors import PinsFull, UnknownPin
 from router.tiers.nodes import Nodes
 from router.tiers.pin_book import PinBook
 
@@ -57,7 +58,7 @@ async def book_of(node: SlowNode, *, max_pins: int) -> tuple[PinBook, Nodes, Blo
     index.apply(NodeKey("a"), BlocksStored((event_id(DIGESTS),), None, Tier.L3, 16), 0.0)
     nodes = Nodes({"a": node}, lambda: 0.0)
     await nodes.ask("a")
-    return PinBook(nodes, lambda: 0.0, max_pins=max_pins, max_ttl_s=60.0), nodes, index
+    return PinBook(nodes, lambda: 0.0, Random(1), max_pins=max_pins, max_ttl_s=60.0), nodes, index
 
 
 async def test_pins_that_are_being_made_count_towards_the_bound() -> None:
@@ -93,3 +94,43 @@ async def test_a_node_that_may_pin_no_more_is_busy_and_so_is_one_that_does_not_a
     nodes.by_name["a"].fault = "connection refused"
     held = (await book.add("away", DIGESTS, BlockIndex(256, max_sources=2), lambda space: True, 10.0)).nodes["a"]
     assert (held.status, held.fault) == (Status.BUSY, "connection refused")
+
+
+class MortalNode(SlowNode):
+    """Answers at once; another life of it counts its pins from 1 again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let.set()
+        self.epoch = 1
+        self.unpinned: list[int] = []
+
+    async def report(self) -> NodeReport:
+        return NodeReport("a", self.epoch, {}, (SPACE,))
+
+    async def unpin(self, pins: Sequence[int]) -> list[bool]:
+        self.unpinned += pins
+        return [True for _ in pins]
+
+
+async def test_what_an_agent_held_ends_with_its_life_and_its_number_is_another_s_then() -> None:
+    node = MortalNode()
+    book, nodes, index = await book_of(node, max_pins=2)
+    pins = [await book.add(name, DIGESTS, index, lambda space: True, 10.0) for name in ("kept", "let go")]
+    await book.remove(pins[1].id)
+    assert node.unpinned == [2]
+    node.epoch = 2
+    await nodes.ask("a")
+    held = book.get(pins[0].id).nodes["a"]
+    assert (held.status, held.pages, held.fault) == (Status.MISS, 0, "its agent was restarted")
+    await book.remove(pins[0].id)
+    assert node.unpinned == [2]
+
+
+async def test_another_gateway_s_pins_are_unknown() -> None:
+    book, nodes, index = await book_of(MortalNode(), max_pins=2)
+    pin = await book.add("mine", DIGESTS, index, lambda space: True, 10.0)
+    other = PinBook(nodes, lambda: 0.0, Random(2), max_pins=2, max_ttl_s=60.0)
+    await other.add("theirs", DIGESTS, index, lambda space: True, 10.0)
+    with pytest.raises(UnknownPin):
+        other.get(pin.id)

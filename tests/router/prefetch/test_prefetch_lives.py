@@ -1,0 +1,224 @@
+"""Whatever becomes of a prefetch, nodes are left with nothing of it; and each of its states is reached."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from prefetch_stage import MODEL, PAGE, PAGE_BYTES, SPACE, Stage, digests_of, prefetch_stage, until
+
+from bench.prefetch.slow_link import slow_link
+from kvtier.prefetch.events import Trigger
+from kvtier.prefetch.job import JobState
+
+pytestmark = pytest.mark.slow
+
+IDS = [13 + number % 700 for number in range(40 * PAGE)]
+BY_HAND = {"warm": False, "triggers": ["explicit"]}
+
+
+def talk(topic: str, lines: int = 200) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": f"On {topic}. " * lines}, {"role": "user", "content": f"What of {topic}?"}]
+
+
+async def turn(stage: Stage, messages: list[dict[str, Any]], key: str = "mine") -> str:
+    """The thread and the worker that served it."""
+    body = {"model": MODEL, "messages": messages, "max_tokens": 8}
+    reply = await stage.http.post("/v1/chat/completions", json=body, headers={"x-session-id": key})
+    assert reply.status_code == 200, reply.text
+    await until(lambda: not stage.gateway.extender.busy, "prompt made")
+    return reply.headers["x-loadback-thread"]
+
+
+async def nothing_left(stage: Stage) -> None:
+    """At the gateway, and at every agent: no lease, no pin, no write, nothing held, nothing running."""
+    prefetcher = stage.gateway.prefetch.prefetcher
+    await until(lambda: prefetcher.planner.board.budgets.idle and not prefetcher.executor.running, "moves over")
+    for node, agent in stage.agents.items():
+        await until(lambda agent=agent: not agent.stager._tasks, f"stages of {node} over")
+        for number in ("leases", "pinned_bytes", "writes_open"):
+            await until(lambda agent=agent, number=number: not agent.numbers()[number], f"{number} of {node} given back")
+        await until(lambda agent=agent: not any(job.held for job in agent.stager._jobs.values()), f"{node} holds nothing")
+        assert not agent.numbers()["stage_crashes"] + agent.numbers()["fetch_crashes"]
+    assert (prefetcher.crashes, prefetcher.executor.crashes, prefetcher.executor.leases) == (0, 0, 0)
+
+
+@asynccontextmanager
+async def elsewhere(folder: Path, messages: list[dict[str, Any]]) -> AsyncIterator[tuple[Stage, str]]:
+    """A thread whose KV lies on `b`, and in no engine."""
+    async with prefetch_stage(folder, prefetch=BY_HAND) as stage:
+        thread = await turn(stage, messages)
+        ids = stage.gateway.prefetch.subjects.ids(thread)
+        assert ids is not None
+        await stage.put("b", ids)
+        for engine in stage.engines:
+            await engine.flush(1.0)
+        await until(lambda: len(sources_of(stage, thread)) == 1, "flushed")
+        yield stage, thread
+
+
+def sources_of(stage: Stage, thread: str) -> set[str]:
+    known = stage.gateway.threads.get(thread)
+    assert known is not None
+    return stage.sources(known.blocks)
+
+
+@pytest.mark.parametrize("how", ["thread", "messages", "tokens", "hashes"])
+async def test_the_turn_that_a_prompt_was_named_for_uses_it(tmp_path: Path, how: str) -> None:
+    async with elsewhere(tmp_path, talk("disks")) as (stage, thread):
+        ids = stage.gateway.prefetch.subjects.ids(thread)
+        assert ids is not None
+        digests = digests_of(ids)
+        named: dict[str, Any] = {
+            "thread": thread,
+            "messages": talk("disks"),
+            "tokens": list(ids),
+            "hashes": [digests[at : at + 32].hex() for at in range(0, len(digests), 32)],
+        }
+        asked = await stage.ask(**{how: named[how]}, model=MODEL, worker="u-a")
+        ready = await stage.until_state(asked["id"], "ready", "failed")
+        assert (ready["state"], ready["subject"] == thread) == ("ready", how == "thread")
+        await turn(stage, talk("disks"))
+        placed = stage.gateway.turns.records.newest(1)[0].decision
+        assert placed is not None
+        assert placed.chosen.prefill.worker_id == "u-a"
+        used = await stage.until_state(asked["id"], "consumed", "cancelled", "expired")
+        assert (used["state"], used["subject"]) == ("consumed", thread)
+        tally = stage.gateway.prefetch.prefetcher.planner.tallies[Trigger.EXPLICIT]
+        assert tally.jobs == {JobState.CONSUMED: 1}
+        await nothing_left(stage)
+
+
+async def test_a_named_prompt_is_nobody_s_who_begins_otherwise(tmp_path: Path) -> None:
+    async with elsewhere(tmp_path, talk("disks")) as (stage, _):
+        asked = await stage.ask(messages=talk("disks"), model=MODEL, worker="u-a")
+        await stage.until_state(asked["id"], "ready", "failed")
+        await turn(stage, talk("clouds"), "other")
+        assert (await stage.look(asked["id"]))["state"] == "ready"
+        await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")
+        await nothing_left(stage)
+
+
+async def test_a_thread_that_names_no_page_is_told_as_such(tmp_path: Path) -> None:
+    async with prefetch_stage(tmp_path, nodes=("a",)) as stage:
+        thread = await turn(stage, [{"role": "user", "content": "x"}])
+        for path in ("/v1/kv/prefetch", "/v1/kv/pins"):
+            reply = await stage.http.post(path, json={"thread": thread})
+            error = reply.json()["error"]
+            assert (reply.status_code, error["code"], error["param"]) == (409, "thread_without_pages", "thread")
+
+
+async def test_one_that_is_taken_back_at_once_is_taken_back_at_the_agent(tmp_path: Path) -> None:
+    """Its order may be on the wire, and so may the lease that the agent asks of the other one."""
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND) as stage:
+        await stage.put("b", IDS)
+        for _ in range(20):
+            asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
+            gone = await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")
+            assert gone.json()["state"] == "cancelled"
+        await nothing_left(stage)
+        assert stage.agents["b"].store.counters.leases_expired == 0
+
+
+async def test_a_source_that_is_gone_is_not_its_destination_s_fault(tmp_path: Path) -> None:
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND) as stage:
+        await stage.put("b", IDS)
+        peers = stage.gateway.prefetch.agents.peers
+        peers["b"] = msgspec.structs.replace(peers["b"], port=1)
+        asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
+        failed = await stage.until_state(asked["id"], "failed", "ready")
+        assert (failed["state"], failed["reason"]) == ("failed", "node_lost")
+        links = stage.gateway.prefetch.prefetcher._links
+        assert (links.node("a").up, links.node("b").up) == (True, False)
+        await nothing_left(stage)
+
+
+async def test_pages_of_another_kv_type_are_no_obstacle(tmp_path: Path) -> None:
+    """The engines of this model wrote with another one before: that space is still known, and has none of these pages."""
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND) as stage:
+        for agent in stage.agents.values():
+            agent.store.meet(msgspec.structs.replace(SPACE, kv_dtype="float8"))
+        await stage.put("b", IDS)
+        asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
+        ready = await stage.until_state(asked["id"], "ready", "failed")
+        assert (ready["state"], ready["moved_bytes"]) == ("ready", 40 * PAGE_BYTES)
+        await until(lambda: stage.pinned("a") == 40 * PAGE_BYTES, "leased")
+        await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")
+        await nothing_left(stage)
+
+
+async def test_what_was_staged_is_leased_though_what_lies_before_it_is_in_the_engine_alone(tmp_path: Path) -> None:
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND) as stage:
+        thread = await turn(stage, talk("disks"))
+        here = stage.gateway.turns.records.newest(1)[0].decision
+        assert here is not None
+        worker = here.chosen.prefill.worker_id
+        node, other = worker.removeprefix("u-"), {"u-a": "b", "u-b": "a"}[worker]
+        ids = stage.gateway.prefetch.subjects.ids(thread)
+        assert ids is not None
+        whole = [*list(ids)[: len(ids) // PAGE * PAGE], *IDS]
+        await stage.put(other, whole)
+        asked = await stage.ask(tokens=whole, model=MODEL, worker=worker)
+        ready = await stage.until_state(asked["id"], "ready", "failed")
+        assert ready["moved_bytes"] == 40 * PAGE_BYTES
+        await until(lambda: stage.pinned(node) == 40 * PAGE_BYTES, "leased")
+        await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")
+        await nothing_left(stage)
+
+
+async def test_a_lease_that_is_refused_is_counted(tmp_path: Path) -> None:
+    """Of 16 MiB 0.3 may be pinned: 153 pages."""
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND) as stage:
+        first, second = ([number, *IDS * 3][: 100 * PAGE] for number in (1, 2))
+        await stage.put("b", first)
+        await stage.put("b", second)
+        handles = [(await stage.ask(tokens=ids, model=MODEL, worker="u-a"))["id"] for ids in (first, second)]
+        for handle in handles:
+            await stage.until_state(handle, "ready", "failed")
+        executor = stage.gateway.prefetch.prefetcher.executor
+        await until(lambda: executor.leases_refused == 1, "refused")
+        assert (await stage.http.get("/admin/tiers")).json()["prefetch"]["leases_refused"] == 1
+        for handle in handles:
+            await stage.http.delete(f"/v1/kv/prefetch/{handle}")
+        await nothing_left(stage)
+
+
+async def test_the_prompts_of_running_jobs_are_not_forgotten_for_others(tmp_path: Path) -> None:
+    """Asks beyond `max_jobs` fail; those that run go on."""
+    async with prefetch_stage(tmp_path, prefetch={**BY_HAND, "max_jobs": 1}) as stage:
+        await stage.put("b", IDS)
+        peers = stage.gateway.prefetch.agents.peers
+        async with slow_link(peers["b"].port, 512 * 1024.0) as (link, port):
+            peers["b"] = msgspec.structs.replace(peers["b"], port=port)
+            asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
+            await until(lambda: link.passed_bytes > 0, "under way")
+            refused = await asyncio.gather(*(stage.ask(tokens=IDS[: number * PAGE], model=MODEL) for number in range(1, 20)))
+            assert {(each["state"], each["reason"]) for each in refused} == {("failed", "no_room")}
+            ready = await stage.until_state(asked["id"], "ready", "failed")
+        assert (ready["state"], ready["ready_tokens"]) == ("ready", len(IDS))
+
+
+@pytest.mark.parametrize(("bytes_", "state", "tokens"), [(PAGE_BYTES - 1, "failed", 0), (PAGE_BYTES, "ready", PAGE)])
+async def test_no_more_is_moved_than_was_allowed(tmp_path: Path, bytes_: int, state: str, tokens: int) -> None:
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND) as stage:
+        await stage.put("b", IDS)
+        asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a", max_bytes=bytes_)
+        ended = await stage.until_state(asked["id"], "ready", "failed")
+        assert (ended["state"], ended["ready_tokens"], ended["moved_bytes"]) == (state, tokens, tokens // PAGE * PAGE_BYTES)
+        assert ended["reason"] == ("no_room" if state == "failed" else None)
+
+
+async def test_a_handle_is_another_gateway_s_alone(tmp_path: Path) -> None:
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND) as stage:
+        await stage.put("b", IDS)
+        handle = (await stage.ask(tokens=IDS, model=MODEL, worker="u-a"))["id"]
+        _, life, number = handle.split("-")
+        reply: httpx.Response = await stage.http.delete(f"/v1/kv/prefetch/pf-{int(life, 16) ^ 1:06x}-{number}")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "prefetch_not_found")
+        assert (await stage.until_state(handle, "ready", "cancelled"))["state"] == "ready"
