@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 
 from costmodel.policies.choice import least
-from costmodel.policies.two_leg import TwoLegPolicy
+from costmodel.policies.two_leg import TwoLegPolicy, active_tokens
 from costmodel.values import Decode, Fleet, Prefill, Residency, Tier, Turn
 
 BLOCK_TOKENS = 64
@@ -28,15 +28,17 @@ class DynamoPolicy(TwoLegPolicy):
     name = "dynamo"
 
     def _prefill(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Prefill:
+        active = active_tokens(fleet)
+
         def cost(prefill: Prefill) -> float:
             raw = prefill.load.queued_uncached_tokens + turn.prompt_tokens
             blocks = max(0.0, raw / BLOCK_TOKENS - credit_blocks(prefill.residency))
-            return blocks if fleet.disaggregated else blocks + decode_blocks(prefill, turn)
+            return blocks if fleet.disaggregated else blocks + decode_blocks(active[prefill.worker], turn)
 
         return least(fleet.prefills, cost, rng)
 
     def _decode(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Decode:
-        return least(fleet.decodes, lambda decode: decode_blocks(decode, turn), rng)
+        return least(fleet.decodes, lambda decode: decode_blocks(decode.inflight_tokens, turn), rng)
 
 
 def credit_blocks(residency: Residency) -> float:
@@ -44,6 +46,6 @@ def credit_blocks(residency: Residency) -> float:
     return sum(CREDIT[run.tier] * run.tokens for run in residency.runs) / BLOCK_TOKENS
 
 
-def decode_blocks(candidate: Prefill | Decode, turn: Turn) -> float:
-    """Blocks of the sequences that are active there, this one included."""
-    return (candidate.inflight_tokens + turn.prompt_tokens) / BLOCK_TOKENS
+def decode_blocks(active: int, turn: Turn) -> float:
+    """Blocks of the sequences of `active` tokens and of this one."""
+    return (active + turn.prompt_tokens) / BLOCK_TOKENS

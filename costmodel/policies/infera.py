@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from costmodel.params import PolicyParams
 from costmodel.policies.choice import Candidate, least
-from costmodel.policies.two_leg import TwoLegPolicy
+from costmodel.policies.two_leg import TwoLegPolicy, active_tokens
 from costmodel.values import Decode, Fleet, Prefill, Turn, WorkerKey
 
 BLOCK_TOKENS = 64
@@ -35,14 +35,20 @@ class InferaPolicy(TwoLegPolicy):
         self._recent: dict[WorkerKey, float] = {}
 
     def _prefill(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Prefill:
-        return self._pick(turn, fleet.prefills, PREFILL_WEIGHT if fleet.disaggregated else MIXED_WEIGHT, rng)
+        weight = PREFILL_WEIGHT if fleet.disaggregated else MIXED_WEIGHT
+        return self._pick(turn, fleet.prefills, active_tokens(fleet), weight, rng)
 
     def _decode(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Decode:
-        return self._pick(turn, fleet.decodes, DECODE_WEIGHT, rng)
+        tokens = {decode.worker: decode.inflight_tokens for decode in fleet.decodes}
+        return self._pick(turn, fleet.decodes, tokens, DECODE_WEIGHT, rng)
 
-    def _pick(self, turn: Turn, candidates: Sequence[Candidate], weight: float, rng: random.Random) -> Candidate:
+    def _pick(
+        self, turn: Turn, candidates: Sequence[Candidate], tokens: dict[WorkerKey, int], weight: float, rng: random.Random
+    ) -> Candidate:
+        """`tokens`: of the turns in flight at each."""
+
         def order(candidate: Candidate) -> tuple[float, ...]:
-            active = candidate.inflight_tokens / BLOCK_TOKENS
+            active = tokens[candidate.worker] / BLOCK_TOKENS
             cost = weight * missed_blocks(turn, candidate) + active + self._recent.get(candidate.worker, 0.0)
             return (cost, active)
 

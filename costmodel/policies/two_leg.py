@@ -13,7 +13,7 @@ from costmodel.params import PolicyParams
 from costmodel.policies.base import predict, require_candidates
 from costmodel.policies.choice import least, outstanding
 from costmodel.score import decode_side
-from costmodel.values import Decision, Decode, Fleet, Prefill, Turn
+from costmodel.values import Decision, Decode, Fleet, Prefill, Turn, WorkerKey
 
 
 class TwoLegPolicy(ABC):
@@ -38,6 +38,14 @@ class TwoLegPolicy(ABC):
 
     def _decode(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Decode:
         return least(fleet.decodes, outstanding, rng)
+
+
+def active_tokens(fleet: Fleet) -> dict[WorkerKey, int]:
+    """Prompt tokens of the turns in flight at each prefill candidate. A unified worker has a turn until its last token, as its
+    decode side counts it. Raises `ValueError` where it has none."""
+    if fleet.disaggregated:
+        return {prefill.worker: prefill.inflight_tokens for prefill in fleet.prefills}
+    return {prefill.worker: decode_side(prefill, i, fleet).inflight_tokens for i, prefill in enumerate(fleet.prefills)}
 
 
 def routed_tokens(prefill: Prefill) -> int:

@@ -136,6 +136,11 @@ class Ledger:
         return now_ms - self._reported_ms if self._report is not None else float("inf")
 
     @property
+    def prefilling_tokens(self) -> int:
+        """Prompt tokens of the turns booked for prefill."""
+        return self._prompt_tokens
+
+    @property
     def decoding_tokens(self) -> int:
         """Context tokens of the turns booked for decode."""
         return self._decoding_tokens

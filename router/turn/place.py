@@ -91,11 +91,12 @@ def snapshot(pool: Pool, residencies: dict[WorkerKey, Residency], *, failed: Abs
         for key, ledger in worker.ranked:
             load = ledger.load(now_ms, prefill_rates.ms_per_token, booked=predicts)
             turns, tokens = (ledger.inflight, ledger.decoding_tokens) if predicts else (0, 0)
+            prompts = ledger.prefilling_tokens if predicts else 0
             residency = residencies.get(key, _NOTHING)
             if role is not _DECODE:
                 links, served = worker.links, rates.served
                 prefills.append(
-                    Prefill(key, residency, load, prefill_rates, links.restore, turns, 0, None, links.sources, served)
+                    Prefill(key, residency, load, prefill_rates, links.restore, turns, prompts, None, links.sources, served)
                 )
             if role is not _PREFILL:
                 link = _NO_LINK if role is _UNIFIED else worker.transfer.link

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 
 from costmodel.params import PolicyParams
-from costmodel.policies import REGISTRY
+from costmodel.policies import REGISTRY, Policy
 from costmodel.policies.aibrix import match_percent, throughput
 from costmodel.policies.dynamo import credit_blocks
 from costmodel.policies.llm_d import prefix_score, queue_scores
@@ -67,7 +68,12 @@ def pick(
 
 
 def pick_unified(name: str, workers: list[Prefill], turn: Turn = TURN) -> str:
-    decodes = tuple(d(worker.worker.worker_id, load=worker.load, turns=worker.inflight_turns) for worker in workers)
+    """Turns are in flight at a unified worker, in whatever phase: its decode side counts their tokens."""
+    decodes = tuple(
+        d(worker.worker.worker_id, load=worker.load, turns=worker.inflight_turns, tokens=worker.inflight_tokens)
+        for worker in workers
+    )
+    workers = [msgspec.structs.replace(worker, inflight_tokens=0) for worker in workers]
     fleet = Fleet(tuple(workers), decodes, KV_BYTES, disaggregated=False)
     return REGISTRY[name](PolicyParams()).decide(turn, fleet, 0.0, random.Random(1)).chosen.prefill.worker_id
 
@@ -113,6 +119,27 @@ def test_least_load_counts_what_it_sent_until_the_next_report() -> None:
     assert where(100) == "p0"  # 1000 < 5000; now 6400 are on their way to p0
     assert where(200) == "p1"
     assert where(50) == "p0", "a younger report knows what was sent"
+
+
+def least_loaded(policy: Policy, now_ms: float, *loads: Load, turn: Turn = TURN) -> str:
+    fleet = Fleet(tuple(p(f"p{n}", load=load) for n, load in enumerate(loads)), (d("d0"),), KV_BYTES, disaggregated=True)
+    return policy.decide(turn, fleet, now_ms, random.Random(1)).chosen.prefill.worker_id
+
+
+def test_least_load_adds_what_it_sent_to_what_was_reported() -> None:
+    policy, turn = REGISTRY["least_load"](PolicyParams()), Turn("thread", 4000, 100)
+    assert least_loaded(policy, 0.0, Load(5000), Load(6000), turn=turn) == "p0"
+    # 5000 + 4000 against 6000, although bookings know of 5,400: 3,600 of the 4,000 are cached.
+    assert least_loaded(policy, 200.0, Load(5400, age_ms=200), Load(6000, age_ms=200), turn=turn) == "p1"
+    # 9000 against 10000, until a report says what is left; nothing is taken off before.
+    assert least_loaded(policy, 900.0, Load(0, age_ms=900), Load(9000, age_ms=900), turn=turn) == "p0"
+
+
+def test_least_load_hears_a_report_however_long_ago_it_decided() -> None:
+    policy = REGISTRY["least_load"](PolicyParams())
+    assert least_loaded(policy, 100.0, Load(1000, age_ms=100), Load(5000, age_ms=100)) == "p0"
+    # The report at 1,000 is older now than the one at 0 was then, and knows what was sent.
+    assert least_loaded(policy, 1400.0, Load(1000, age_ms=400), Load(5000, age_ms=400)) == "p0"
 
 
 def test_power_of_two_never_takes_the_busiest_and_spreads() -> None:
@@ -216,6 +243,13 @@ def test_infera_weighs_missed_blocks_twenty_times() -> None:
     ten_missed, none_missed = (5760, Tier.L1), (6400, Tier.L2)
     assert pick("infera", [p("p0", ten_missed), p("p1", none_missed, tokens=199 * 64)])[0] == "p1"
     assert pick("infera", [p("p0", ten_missed), p("p1", none_missed, tokens=201 * 64)])[0] == "p0"
+
+
+def test_infera_counts_active_blocks_of_a_whole_turn_on_a_unified_worker() -> None:
+    # u0: 0 missed + 101 active.  u1: 100 missed + 0.
+    held = (6400, Tier.L1)
+    assert pick_unified("infera", [p("u0", held, tokens=101 * 64), p("u1")]) == "u1"
+    assert pick_unified("infera", [p("u0", held, tokens=99 * 64), p("u1")]) == "u0"
 
 
 def test_infera_charges_what_a_pick_missed() -> None:
