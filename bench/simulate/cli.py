@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -22,6 +23,7 @@ from bench.simulate.console import (
 )
 from bench.simulate.experiments import (
     Choice,
+    Experiment,
     fork_experiment,
     mooncake_experiment,
     scale_experiment,
@@ -226,17 +228,30 @@ def scale(
     sizes = [int(word) for word in workers.split(",") if word.strip().isdigit()]
     if not sizes or min(sizes) < 2:
         raise typer.BadParameter("give sizes from 2 on, as in 8,64,512", param_hint="--workers")
-    found: dict[str, Any] = {}
     with told_errors():
         choice = Choice(horizon_s=horizon_s, hindsight=hindsight, assumed=parse_assumed(assume))
+        builds = {str(size): partial(scale_experiment, seed=seed, workers=size) for size in sizes}
         if prefetch:
-            builds = {str(size): partial(scale_experiment, seed=seed, workers=size) for size in sizes}
             compare_arms(builds, choice, prefetch, one_of(policies, _SCALE_POLICIES), seed, jobs, as_json)
-            return
-        for size in sizes:
-            experiment = scale_experiment(choice, seed, size)
-            results = run_shown({name: Run(experiment, name, seed) for name in names_of(policies)}, jobs)
-            show(result_table(f"scale, {size} workers", results))
-            found[str(size)] = {"setup": setup_of(experiment), "policies": results}
+        elif len(sizes) == 1:
+            compare(scale_experiment(choice, seed, *sizes), policies, seed, jobs, as_json, None)
+        else:
+            _by_size(builds, choice, names_of(policies), seed, jobs, as_json)
+
+
+def _by_size(
+    builds: Mapping[str, Callable[[Choice], Experiment]],
+    choice: Choice,
+    names: Sequence[str],
+    seed: int,
+    jobs: int,
+    as_json: bool,
+) -> None:
+    found: dict[str, Any] = {}
+    for size, build in builds.items():
+        experiment = build(choice)
+        results = run_shown({name: Run(experiment, name, seed) for name in names}, jobs)
+        show(result_table(f"scale, {size} workers", results))
+        found[size] = {"setup": setup_of(experiment), "policies": results}
     if as_json:
         print(json.dumps({"experiment": "scale", "seed": seed, "configs": found}), flush=True)

@@ -75,6 +75,16 @@ def test_exp1_runs_its_configurations_at_equal_dram() -> None:
     assert b["l3_tokens_per_node"] == pytest.approx(8 * (a["l2_tokens"] - b["l2_tokens"]), rel=1e-3), "each page once, not on 8"
 
 
+@pytest.mark.slow
+def test_a_pool_of_one_size_is_told_as_any_other_and_several_by_size() -> None:
+    arguments = ("--policies", "cost", "--horizon-s", "60", "--json")
+    one, both = (last_json(sim("scale", "--workers", sizes, *arguments)) for sizes in ("2", "2,4"))
+    check(one["policies"]["cost"])
+    assert list(both["configs"]) == ["2", "4"]
+    assert both["configs"]["2"] == {"setup": one["setup"], "policies": one["policies"]}
+    assert one["experiment"] == both["experiment"] == "scale"
+
+
 SMALL = {
     "mooncake": ("--path", str(DATA / "mooncake_small.jsonl"), "--horizon-s", "300"),
     "scale": ("--workers", "2", "--horizon-s", "60"),
