@@ -14,7 +14,7 @@ from msgspec import Meta, Raw
 from costmodel.values import Role, WorkerKey
 from engine_adapters.base import EngineInfo
 from kvtier.prefetch.events import Asked, CancelJob, Trigger
-from kvtier.prefetch.job import Job
+from kvtier.prefetch.job import Job, JobState
 from kvtier.prefetch.params import Mode, PrefetchParams
 from router.auth import check_client
 from router.clock import Clock
@@ -160,7 +160,7 @@ class PrefetchApi:
             "subject": job.subject,
             "worker": f"{worker.worker_id}#{worker.dp_rank}" if worker.dp_rank else worker.worker_id,
             "node": job.node,
-            "ready_tokens": job.held_tokens,
+            "ready_tokens": job.held_tokens if job.state in (JobState.READY, JobState.CONSUMED) else 0,
             "warmed_tokens": job.warmed_tokens,
             "planned_bytes": job.planned_bytes,
             "moved_bytes": job.moved_bytes,

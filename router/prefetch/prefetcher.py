@@ -77,7 +77,7 @@ class Prefetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = float("inf")
         self._looking: asyncio.Task[None] | None = None
-        self._states: dict[str, WorkerState] = {}
+        self._states: dict[WorkerKey, WorkerState] = {}
         self._lives: dict[str, int] = {}  # epochs of agents: another one has none of our leases
         self._released: Callable[[WorkerKey], None] = _nobody_waits
 
@@ -237,16 +237,14 @@ class Prefetcher:
             await asyncio.sleep(_LOOK_S)
 
     def _look_at_workers(self) -> None:
-        """Draining workers and new ones are seen here, and engines that came back empty."""
-        seen = {worker.worker_id: worker for worker in self._fleet.workers}
-        for worker_id, worker in seen.items():
-            before = self._states.get(worker_id)
-            if before is worker.state:
-                continue
-            self._states[worker_id] = worker.state
-            for key in worker.keys:
-                self._tell_state(key, before, worker.state)
-        self._states = {worker_id: state for worker_id, state in self._states.items() if worker_id in seen}
+        """Draining workers and new ones are seen here, engines that came back empty, and workers that were taken out."""
+        seen = {key: worker.state for worker in self._fleet.workers for key in worker.keys}
+        before, self._states = self._states, seen
+        for key in before.keys() - seen.keys():
+            self.tell(ev.Drained(key))
+        for key, state in seen.items():
+            if before.get(key) is not state:
+                self._tell_state(key, before.get(key), state)
 
     def _tell_state(self, key: WorkerKey, before: WorkerState | None, now: WorkerState) -> None:
         if now is WorkerState.DRAINING:

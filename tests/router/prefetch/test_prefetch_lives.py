@@ -11,9 +11,10 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from prefetch_stage import MODEL, PAGE, PAGE_BYTES, SPACE, Stage, digests_of, prefetch_stage, until
+from prefetch_stage import MODEL, PAGE, PAGE_BYTES, SPACE, Stage, agent_here, digests_of, prefetch_stage, until
 
 from bench.prefetch.slow_link import slow_link
+from engine_adapters.emulator.model.params import EngineParams
 from kvtier.prefetch.events import Trigger
 from kvtier.prefetch.job import JobState
 
@@ -222,3 +223,108 @@ async def test_a_handle_is_another_gateway_s_alone(tmp_path: Path) -> None:
         reply: httpx.Response = await stage.http.delete(f"/v1/kv/prefetch/pf-{int(life, 16) ^ 1:06x}-{number}")
         assert (reply.status_code, reply.json()["error"]["code"]) == (404, "prefetch_not_found")
         assert (await stage.until_state(handle, "ready", "cancelled"))["state"] == "ready"
+
+
+@asynccontextmanager
+async def slowly(folder: Path, **engines: Any) -> AsyncIterator[tuple[Stage, str]]:
+    """A prefetch to `u-a` in the middle of a transfer that would take ten seconds."""
+    async with prefetch_stage(folder, prefetch=BY_HAND, **engines) as stage:
+        await stage.put("b", IDS)
+        peers = stage.gateway.prefetch.agents.peers
+        async with slow_link(peers["b"].port, 128 * 1024.0) as (link, port):
+            peers["b"] = msgspec.structs.replace(peers["b"], port=port)
+            asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
+            await until(lambda: link.passed_bytes > PAGE_BYTES, "under way")
+            seen = await stage.look(asked["id"])
+            assert (seen["state"], seen["ready_tokens"]) == ("fetching", 0)
+            yield stage, asked["id"]
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/admin/workers/u-a/drain"), ("DELETE", "/admin/workers/u-a")])
+async def test_what_is_on_its_way_to_a_worker_that_leaves_is_taken_back(tmp_path: Path, method: str, path: str) -> None:
+    async with slowly(tmp_path) as (stage, handle):
+        assert (await stage.http.request(method, path)).status_code == 200
+        ended = await stage.until_state(handle, "cancelled", "failed", "ready")
+        assert ended["state"] == "cancelled"
+        await nothing_left(stage)
+
+
+async def test_another_policy_takes_nothing_back(tmp_path: Path) -> None:
+    async with slowly(tmp_path) as (stage, handle):
+        assert (await stage.http.put("/admin/policy", json={"name": "round_robin"})).status_code == 200
+        assert (await stage.look(handle))["state"] == "fetching"
+        await stage.http.delete(f"/v1/kv/prefetch/{handle}")
+        await nothing_left(stage)
+
+
+async def test_a_gateway_that_closes_takes_everything_back(tmp_path: Path) -> None:
+    async with slowly(tmp_path) as (stage, _):
+        await stage.put("a", [7, *IDS])
+        await stage.ask(tokens=[7, *IDS], model=MODEL, worker="u-a")
+        await until(lambda: stage.pinned("a"), "leased")
+        await stage.gateway.prefetch.close()
+        for agent in stage.agents.values():
+            await until(lambda agent=agent: not agent.stager._tasks, "stages over")
+            assert (agent.numbers()["leases"], agent.numbers()["pinned_bytes"]) == (0, 0)
+
+
+async def test_an_agent_that_was_restarted_has_lost_what_lay_ready_there(tmp_path: Path) -> None:
+    """Even where it was away for too short a time to be missed."""
+    async with slowly(tmp_path) as (stage, handle):
+        await stage.put("a", [7, *IDS])
+        ready = await stage.ask(tokens=[7, *IDS], model=MODEL, worker="u-a")
+        await until(lambda: stage.pinned("a"), "leased")
+        config = {**stage.agent_configs["a"], "socket": str(tmp_path / "again.sock")}
+        async with agent_here(config, epoch=2) as again:
+            peers = stage.gateway.prefetch.agents.peers
+            peers["a"] = msgspec.structs.replace(peers["a"], port=again.port)
+            for each in (handle, ready["id"]):
+                ended = await stage.until_state(each, "failed", "expired")
+                assert (ended["state"], ended["reason"]) == ("failed", "node_lost")
+            prefetcher = stage.gateway.prefetch.prefetcher
+            await until(lambda: prefetcher._links.node("a").up, "found again")
+            assert (prefetcher.executor.running, prefetcher.executor.leases) == (0, 0)
+
+
+@pytest.mark.parametrize("deadline_ms", [0.001, 1])
+async def test_a_deadline_that_nothing_can_keep_expires(tmp_path: Path, deadline_ms: float) -> None:
+    async with slowly(tmp_path) as (stage, handle):
+        await stage.http.delete(f"/v1/kv/prefetch/{handle}")
+        asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a", deadline_ms=deadline_ms)
+        assert (await stage.until_state(asked["id"], "expired", "failed", "ready"))["state"] == "expired"
+        await nothing_left(stage)
+
+
+async def test_a_warm_request_is_taken_back_at_its_engine(tmp_path: Path) -> None:
+    """L2 loads back at 20 MB/s."""
+    slow = EngineParams(
+        kv_tokens=3_072,
+        host_kv_tokens=65_536,
+        context_tokens=3_000,
+        page_tokens=PAGE,
+        host_write_bytes_per_ms=1e9,
+        load_back_bytes_per_ms=20_000.0,
+    )
+    async with prefetch_stage(tmp_path, nodes=("a",), params=slow, prefetch={"triggers": ["explicit"]}) as stage:
+        thread = await turn(stage, talk("disks", 240))
+        await turn(stage, talk("clouds", 400), "other")
+        engine = stage.engines[0]
+        asked = await stage.ask(thread=thread)
+        await until(lambda: engine.driver.rids, "warming")
+        assert (await stage.look(asked["id"]))["state"] == "ready"
+        assert (await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")).json()["state"] == "cancelled"
+        await until(lambda: engine.journal.abort_calls, "told")
+        await until(lambda: not engine.driver.rids, "stopped")
+        await nothing_left(stage)
+
+
+async def test_another_ask_for_a_thread_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    async with elsewhere(tmp_path, talk("disks")) as (stage, thread):
+        first = await stage.ask(thread=thread, worker="u-a")
+        second = await stage.ask(thread=thread, worker="u-a")
+        assert (await stage.look(first["id"]))["state"] == "cancelled"
+        assert (await stage.until_state(second["id"], "ready", "failed"))["state"] == "ready"
+        gone = await stage.http.delete("/v1/kv/prefetch", params={"thread": thread})
+        assert gone.status_code == 200
+        assert (await stage.look(second["id"]))["state"] == "cancelled"
+        await nothing_left(stage)
