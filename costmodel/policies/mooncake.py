@@ -5,7 +5,8 @@
 
 Source: Mooncake, FAST'25 (arXiv 2407.00079), section 6.1. `kvcache_balancing_threshold` has no published value; 1 lets every
 longer match be weighed. Pulling needs a shared pool: a link for L3. Rejection by SLO is left out, since this contract places
-every turn. Decode is the least predicted time between tokens, as the paper's load-balancing by TBT.
+every turn. Decode is the least predicted time between tokens, as the paper's load-balancing by TBT, with all that waits in
+the batch: its engine knows no most of running requests.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import random
 
 from costmodel.policies.choice import least
 from costmodel.policies.two_leg import TwoLegPolicy
-from costmodel.terms import compute_ms, itl_ms, link_ms, queue_ms
+from costmodel.terms import compute_ms, link_ms, queue_ms
 from costmodel.values import Decode, Fleet, Prefill, Tier, Turn
 
 BALANCING_THRESHOLD = 1.0
@@ -30,7 +31,7 @@ class MooncakePolicy(TwoLegPolicy):
         return least(fleet.prefills, lambda prefill: ttft_ms(turn, prefill, best, fleet.kv_bytes_per_token), rng)
 
     def _decode(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Decode:
-        return least(fleet.decodes, lambda decode: (itl_ms(decode.load, decode.rates), decode.inflight_turns), rng)
+        return least(fleet.decodes, lambda decode: (tbt_ms(decode), decode.inflight_turns), rng)
 
 
 def ttft_ms(turn: Turn, prefill: Prefill, best_tokens: int, kv_bytes_per_token: float) -> float:
@@ -42,3 +43,9 @@ def ttft_ms(turn: Turn, prefill: Prefill, best_tokens: int, kv_bytes_per_token: 
         return queue + compute_ms(prefill.rates, turn.prompt_tokens, own)
     transfer = link_ms(pool, (best_tokens - own) * kv_bytes_per_token)
     return transfer + queue + compute_ms(prefill.rates, turn.prompt_tokens, best_tokens)
+
+
+def tbt_ms(decode: Decode) -> float:
+    """Between two tokens once this turn and all that are there have joined."""
+    turns = decode.load.running_requests + decode.load.waiting_requests + 1
+    return decode.rates.itl_base_ms + decode.rates.itl_ms_per_running * turns

@@ -326,6 +326,9 @@ def test_mooncake_moves_the_cache_instead_of_queueing() -> None:
 def test_mooncake_decodes_at_the_least_time_between_tokens() -> None:
     decodes = [d("d0", load=Load(running_requests=3, waiting_requests=2)), d("d1", load=Load(running_requests=4))]
     assert pick("mooncake", [p("p0")], decodes)[1] == "d1"
+    # Both run as many as they take: 14 and 13 turns once this one has joined.
+    full = [Load(running_requests=8, waiting_requests=n, max_running_requests=8) for n in (5, 4)]
+    assert pick("mooncake", [p("p0")], [d("d0", load=full[0]), d("d1", load=full[1], turns=99)])[1] == "d1"
 
 
 def test_umbp_rfc_has_four_terms() -> None:
