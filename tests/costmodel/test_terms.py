@@ -122,6 +122,8 @@ def test_decode_waits_for_room() -> None:
     assert admit_ms(load, RATES, 100, 10, 0.9) == 0
     assert admit_ms(load, RATES, 300, 10, 0.9) == pytest.approx(200 / 900 * 10 * 11)
     assert admit_ms(load, RATES, 300, 10, 0.0) == 0, "switched off"
+    slots = Load(running_requests=7, max_running_requests=4, kv_tokens_used=800, kv_tokens_capacity=1000)
+    assert admit_ms(slots, DecodeRates(10.0, 1.0, 1000.0), 300, 10, 0.9) == 1000 * 4 / 4, "the longer of the two waits"
     assert admit_ms(Load(kv_tokens_used=800), RATES, 10**6, 10, 0.9) == 0, "capacity unknown"
 
 
