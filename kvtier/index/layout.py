@@ -11,10 +11,17 @@ TIER_COUNT = len(Tier)
 
 
 class Home(NamedTuple):
-    """Where a worker reads pages: from `node`'s agent, if it is on one, and from other nodes where `remote`."""
+    """Where a worker reads pages: from `node`'s agent, if it is on one, and from other nodes where `remote`; `brought`: from
+    others only what somebody brings near for it."""
 
     node: str | None
     remote: bool = True
+    brought: bool = False
+
+    @property
+    def alone(self) -> Home:
+        """While nobody brings anything."""
+        return Home(self.node, remote=False) if self.brought else self
 
 
 class Flags(NamedTuple):

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kvtier.index.layout import Layout
+from costmodel.values import WorkerKey
+from kvtier.index.layout import Home, Layout
 from kvtier.index.pool_trail import PoolTrail
 from kvtier.index.runs import BlockRun, contiguous, through
 from kvtier.index.sources import PLANES, TIERS
 
 
 class Walk:
-    """The state of one walk. `peek(block)` gives the mask of any block, `size` is their number."""
+    """The state of one walk. `peek(block)` gives the mask of any block, `size` is their number; `alone`: of `Home.alone`."""
 
-    __slots__ = ("_changes", "_ends", "_lacking", "_layout", "_mask", "_relevant", "_tiers", "_workers", "pool")
+    __slots__ = ("_alone", "_changes", "_ends", "_lacking", "_layout", "_mask", "_relevant", "_tiers", "_workers", "pool")
 
-    def __init__(self, layout: Layout, peek: Callable[[int], int], size: int) -> None:
+    def __init__(self, layout: Layout, peek: Callable[[int], int], size: int, *, alone: bool = False) -> None:
         self.pool = PoolTrail(layout, peek, size)
         self._layout = layout
+        self._alone = alone
         self._mask = 0
         self._relevant = layout.worker_planes | layout.node_planes
         self._workers = layout.workers  # that could restore every block so far
@@ -60,6 +62,11 @@ class Walk:
             if end and (runs := self._runs(bit, end)):
                 yield bit, runs
 
+    def home(self, worker: WorkerKey) -> Home | None:
+        """None for a worker that does not reach the pool."""
+        home = self._layout.homes.get(worker)
+        return home.alone if home is not None and self._alone else home
+
     def _change(self, block: int, mask: int, changed: int) -> None:
         holders, tiers = self._layout.holders, self._tiers
         while changed:
@@ -90,7 +97,7 @@ class Walk:
 
     def _runs(self, bit: int, end: int) -> list[BlockRun]:
         runs: list[BlockRun] = []
-        home = self._layout.homes.get(self._layout.worker(bit))
+        home = self.home(self._layout.worker(bit))
         start = tier = 0
         for block, now in (*self._changes.get(bit, ()), (end, 0)):
             if block > start:

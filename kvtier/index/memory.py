@@ -78,15 +78,16 @@ class BlockIndex:
             for block in hashes:
                 self._unset(block, flags)
 
-    def match(self, hashes: Sequence[int], now_ms: float) -> dict[WorkerKey, Match]:
+    def match(self, hashes: Sequence[int], now_ms: float, *, alone: bool = False) -> dict[WorkerKey, Match]:
         """Leading runs, in blocks, of every worker that could restore at least the first block.
 
-        A trusted worker restores what it holds, one that is attached to the pool also what a trusted node holds.
+        A trusted worker restores what it holds, one that is attached to the pool also what a trusted node holds; `alone`: but
+        for what somebody would have to bring near.
         """
         layout = self._sources.layout
         if not (layout.workers or layout.unheard):
             return {}
-        walk = Walk(layout, lambda block: self._mask(hashes[block]), len(hashes))
+        walk = Walk(layout, lambda block: self._mask(hashes[block]), len(hashes), alone=alone)
         for block, mask in self._changes(hashes):
             walk.step(block, mask)
             if not walk.alive:
@@ -111,8 +112,8 @@ class BlockIndex:
     def _matches(self, layout: Layout, walk: Walk, end: int, now_ms: float) -> dict[WorkerKey, Match]:
         found = {layout.worker(bit): runs for bit, runs in walk.finish(end)}
         for worker in layout.unheard:
-            runs = walk.pool.leading(layout.homes[worker])
-            if runs:
+            home = walk.home(worker)
+            if home is not None and (runs := walk.pool.leading(home)):
                 found[worker] = runs
         sources = self._sources
         node_ages: dict[str, float] = {}
@@ -202,9 +203,9 @@ class BlockIndex:
         """A distrusted source keeps its blocks and takes events, but nothing of it is matched."""
         self._sources.set_trust(source, trusted)
 
-    def attach(self, worker: WorkerKey, node: str | None, *, remote: bool = True) -> None:
-        """`worker` can restore from the pool: from `node`, which it is on (None = on none), and where `remote` from others."""
-        self._sources.attach(worker, Home(node, remote))
+    def attach(self, worker: WorkerKey, node: str | None, *, remote: bool = True, brought: bool = False) -> None:
+        """`worker` can restore from the pool: from `node`, which it is on (None = on none), and from others as `Home` says."""
+        self._sources.attach(worker, Home(node, remote, brought))
 
     def detach(self, worker: WorkerKey) -> None:
         """`worker` no longer reaches the pool."""

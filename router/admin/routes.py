@@ -14,6 +14,7 @@ from fastapi.openapi.docs import get_swagger_ui_html
 
 from costmodel.values import Role
 from engine_adapters.base import AdapterError
+from kvtier.prefetch.params import Mode
 from router.admin.tiers import node_tiers
 from router.admin.views import explain_view, pool_index_view, thread_view, tiers_view, worker_view
 from router.auth import sent_key
@@ -21,6 +22,7 @@ from router.config.load import ConfigError, parse_policy
 from router.config.tree import PolicyConfig, Section, WorkerConfig
 from router.errors import BadRequest, EngineError, Unauthorized
 from router.gateway import Gateway
+from router.prefetch.prefetch_metrics import prefetch_view
 from router.turn.record import record_json
 
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "::ffff:127.0.0.1"))
@@ -34,12 +36,19 @@ class AddWorker(Section):
     worker: WorkerConfig
 
 
+class PrefetchSwitch(Section):
+    """Body of `PUT /admin/prefetch`."""
+
+    mode: Mode
+
+
 def admin_router(gateway: Gateway, openapi: Callable[[], dict[str, Any]]) -> APIRouter:
     """`openapi` makes the description that /admin/openapi.json and /admin/docs show, behind the same door as the rest."""
     router = APIRouter(prefix="/admin")
     _add_description(router, openapi)
     _add_workers(router, gateway)
     _add_policy(router, gateway)
+    _add_prefetch(router, gateway)
     _add_insight(router, gateway)
     return router
 
@@ -126,6 +135,13 @@ def _add_policy(router: APIRouter, gateway: Gateway) -> None:
             raise BadRequest(str(error)) from error
         gateway.fleet.replace_policy(config)
         return config
+
+
+def _add_prefetch(router: APIRouter, gateway: Gateway) -> None:
+    @router.put("/prefetch", summary="Switch prefetch on, to a dry run, or off: then what runs is taken back")
+    async def switch(body: PrefetchSwitch) -> dict[str, object]:
+        gateway.prefetch.switch(body.mode)
+        return prefetch_view(gateway.prefetch.prefetcher)
 
 
 def _add_insight(router: APIRouter, gateway: Gateway) -> None:

@@ -79,7 +79,7 @@ class Followers:
                     if home is None:
                         pool.blocks.detach(key)
                     else:
-                        pool.blocks.attach(key, home.node, remote=home.remote)
+                        pool.blocks.attach(key, home.node, remote=home.remote, brought=home.brought)
 
     async def _guard(self, follower: AgentFollower) -> None:
         while True:
@@ -106,7 +106,7 @@ class Followers:
             return Home(worker.node, remote=True)
         silent = backend is None and here is not None and worker.role is not Role.DECODE
         if backend == _OUR_BACKEND or silent:
-            return Home(here, self._remote)
+            return Home(here, self._remote, brought=self._remote)
         return None
 
     def _choose(self, space: PageSpace) -> Sequence[BlockIndex]:

@@ -26,6 +26,7 @@ class Pool:
         self._tree = tree
         self.adapter = adapter_for(config.engine)
         self.disaggregated = config.disaggregated
+        self.pages_come = False  # whether what lies on other nodes is brought near a turn's worker before the turn is sent
         self.blocks = BlockIndex(tree.index.max_entries, tree.index.max_workers)
         kind = SharedIndex if tree.index.redis else BlockIndex
         self.lineage = kind(tree.index.max_entries, tree.index.max_workers)

@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from kvtier.prefetch.events import Trigger
-from kvtier.prefetch.params import PrefetchParams
+from kvtier.prefetch.params import Mode, PrefetchParams
 from kvtier.prefetch.planner import Planner
 from kvtier.transport.links import LinkSettings, PeerLinks
 from kvtier.wire.messages import Peer
@@ -79,6 +79,13 @@ class Prefetch:
             clock,
             self._look,
         )
+        self._pools = tuple(fleet.pools.values())
+        self._bring()
+
+    def switch(self, mode: Mode) -> None:
+        """Raises `PrefetchDisabled` where it was off when the gateway was started."""
+        self.prefetcher.switch(mode)
+        self._bring()
 
     def start(self) -> None:
         if self.prefetcher.on:
@@ -87,6 +94,12 @@ class Prefetch:
     async def close(self) -> None:
         await self.prefetcher.close()
         await self._links.close()
+
+    def _bring(self) -> None:
+        """Turns are placed by pages of other nodes only where these are brought for them."""
+        params = self.prefetcher.planner.params
+        for pool in self._pools:
+            pool.pages_come = params.mode is Mode.ON and Trigger.DECISION in params.triggers
 
     def _look(self) -> None:
         self._attach()

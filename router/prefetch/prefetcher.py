@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 import structlog
 
 from costmodel.values import WorkerKey
 from kvtier.prefetch import events as ev
 from kvtier.prefetch.events import Event, GoneReason
 from kvtier.prefetch.job import Job
+from kvtier.prefetch.moves import Move
 from kvtier.prefetch.params import Mode
 from kvtier.prefetch.planner import Planner
 from kvtier.prefetch.view import View
 from router.clock import Clock
+from router.errors import PrefetchDisabled
 from router.fleet.fleet import Fleet
 from router.fleet.worker import WorkerState
 from router.prefetch.executor import Executor
@@ -60,6 +63,7 @@ class Prefetcher:
     ) -> None:
         """`look` is called whenever workers and agents are looked at."""
         self._look_too = look
+        self.on = planner.params.mode is not Mode.OFF  # else nothing is watched, and nothing can be switched on
         self.planner = planner
         self.executor = make_executor(self.tell)
         self.dropped = 0
@@ -81,10 +85,6 @@ class Prefetcher:
         self._lives: dict[str, int] = {}  # epochs of agents: another one has none of our leases
         self._released: Callable[[WorkerKey], None] = _nobody_waits
 
-    @property
-    def on(self) -> bool:
-        return self.planner.params.mode is not Mode.OFF
-
     def start(self) -> None:
         self._looking = asyncio.create_task(self._look(), name="prefetch look")
 
@@ -95,6 +95,14 @@ class Prefetcher:
         if self._timer is not None:
             self._timer.cancel()
         await self.executor.close()
+
+    def switch(self, mode: Mode) -> None:
+        """From now on; what runs goes on only where that is ON. Turns are watched all the same. Raises `PrefetchDisabled`."""
+        if not self.on:
+            raise PrefetchDisabled("prefetch.mode was disabled when this gateway was started, so that it watches no turns")
+        now_ms = self._clock()
+        self._obey(self.planner.replace(msgspec.structs.replace(self.planner.params, mode=mode), now_ms), now_ms)
+        self._wake_in_time()
 
     # what turns tell
 
@@ -204,7 +212,10 @@ class Prefetcher:
 
     def _plan(self, event: Event) -> None:
         now_ms = self._clock()
-        self.executor.execute(self.planner.plan(event, self._view, now_ms))
+        self._obey(self.planner.plan(event, self._view, now_ms), now_ms)
+
+    def _obey(self, moves: Iterable[Move], now_ms: float) -> None:
+        self.executor.execute(moves)
         for worker in self.planner.take_released(now_ms):
             asyncio.get_running_loop().call_soon(self._released, worker)
 

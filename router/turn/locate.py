@@ -44,7 +44,8 @@ def locate(pool: Pool, sighting: Sighting, now_ms: float) -> Located:
     blocks = pool.blocks
     residencies = {key: held for key, held in lineage.residencies.items() if not blocks.speaks_for(key)}
     stride = len(sighting.blocks) // _MOST_BLOCKS + 1
-    for key, match in blocks.match(sighting.blocks[stride - 1 :: stride], now_ms).items():
+    matches = blocks.match(sighting.blocks[stride - 1 :: stride], now_ms, alone=not pool.pages_come)
+    for key, match in matches.items():
         held = to_residency(match, sighting.block_tokens * stride, sighting.prompt_tokens)
         held = _confirmed(held, pool, key, now_ms)
         if key not in residencies or held.tokens > residencies[key].tokens:

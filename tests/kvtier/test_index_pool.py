@@ -57,6 +57,27 @@ def test_what_the_pool_holds_is_reached_by_workers_that_have_the_plug_in_alone(i
     assert P1 not in index.match(CHAIN, 0.0)
 
 
+def test_what_must_be_brought_near_is_not_there_for_who_is_alone(index: BlockIndex) -> None:
+    """Not even a page of its own SSD is missed, that another node has in DRAM."""
+    store(index, P0, CHAIN[:2], Tier.L1)
+    store(index, A, CHAIN[:4], Tier.L3)
+    store(index, A, CHAIN[4:6], Tier.L4)
+    store(index, B, CHAIN[:8], Tier.L3)
+    index.attach(P0, "a", brought=True)
+    index.attach(P1, "c", brought=True)
+    away = WorkerKey("reads everywhere")
+    index.attach(away, "c")
+    brought, alone = index.match(CHAIN, 0.0), index.match(CHAIN, 0.0, alone=True)
+    assert [(run.start, run.blocks, run.tier, run.source) for run in alone[P0].runs] == [
+        (0, 2, Tier.L1, ""),
+        (2, 2, Tier.L3, "a"),
+        (4, 2, Tier.L4, "a"),
+    ]
+    assert sum(run.blocks for run in brought[P0].runs) == sum(run.blocks for run in brought[P1].runs) == 8
+    assert P1 not in alone
+    assert alone[away] == brought[away]
+
+
 def test_dram_anywhere_before_ssd_and_home_before_away(index: BlockIndex) -> None:
     store(index, A, CHAIN[:4], Tier.L3)
     store(index, B, CHAIN[2:6], Tier.L3)

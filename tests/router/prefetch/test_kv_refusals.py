@@ -71,3 +71,15 @@ async def test_unknown_things_are_told_from_unknown_paths(
     discover(gateway)
     reply = await http.request(method, path, json=body)
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, code)
+
+
+async def test_what_was_off_at_the_start_is_not_switched_on() -> None:
+    """Nothing has watched its turns."""
+    made = Gateway(Config.model_validate({"pools": TREE["pools"]}), lambda: 1000.0, Random(1))
+    transport = httpx.ASGITransport(build_app(made, build_routes(made)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        for mode in ("enabled", "disabled"):
+            reply = await client.put("/admin/prefetch", json={"mode": mode})
+            assert (reply.status_code, reply.json()["error"]["code"]) == (409, "prefetch_disabled")
+        assert (await client.put("/admin/prefetch", json={"mode": "on"})).status_code == 422
+    await made.close()

@@ -286,6 +286,45 @@ async def test_an_agent_that_was_restarted_has_lost_what_lay_ready_there(tmp_pat
             assert (prefetcher.executor.running, prefetcher.executor.leases) == (0, 0)
 
 
+@pytest.mark.parametrize("mode", ["disabled", "dry_run"])
+async def test_switched_off_it_takes_everything_back_and_asks_for_nothing(tmp_path: Path, mode: str) -> None:
+    async with slowly(tmp_path) as (stage, handle):
+        switched = await stage.http.put("/admin/prefetch", json={"mode": mode})
+        assert (switched.status_code, switched.json()["mode"]) == (200, mode)
+        assert (await stage.look(handle))["state"] == "cancelled"
+        refused = await stage.http.post("/v1/kv/prefetch", json={"tokens": IDS})
+        assert (refused.status_code, mode in refused.json()["error"]["message"]) == (409, True)
+        await nothing_left(stage)
+        await stage.http.put("/admin/prefetch", json={"mode": "enabled"})
+        again = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
+        assert again["state"] == "fetching"
+        await stage.http.delete(f"/v1/kv/prefetch/{again['id']}")
+        await nothing_left(stage)
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "counts"),
+    [({}, True), ({"mode": "dry_run"}, False), ({"triggers": ["tool_call"]}, False)],
+    ids=["enabled", "dry run", "nothing at the decision"],
+)
+async def test_turns_are_placed_by_pages_of_other_nodes_where_these_are_brought(
+    tmp_path: Path, prefetch: dict[str, Any], counts: bool
+) -> None:
+    async with prefetch_stage(tmp_path, prefetch={"warm": False, **prefetch}) as stage:
+        thread = await turn(stage, talk("disks"))
+        ids = stage.gateway.prefetch.subjects.ids(thread)
+        assert ids is not None
+        await stage.put("b", ids)
+        for worker in ("u-a", "u-b"):
+            assert (await stage.http.post(f"/admin/workers/{worker}/flush")).status_code == 200
+        await until(lambda: len(sources_of(stage, thread)) == 1, "flushed")
+        body = {"model": MODEL, "messages": talk("disks"), "max_tokens": 8}
+        reply = await stage.http.post("/admin/explain", json=body, headers={"x-session-id": "mine"})
+        told = reply.json()
+        tiers = {each["worker"]: each["hit_tier"] for each in (told["chosen"], *told["others"])}
+        assert tiers == {"u-b": "L3", "u-a": "L3" if counts else None}
+
+
 @pytest.mark.parametrize("deadline_ms", [0.001, 1])
 async def test_a_deadline_that_nothing_can_keep_expires(tmp_path: Path, deadline_ms: float) -> None:
     async with slowly(tmp_path) as (stage, handle):

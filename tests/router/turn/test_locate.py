@@ -69,6 +69,15 @@ def test_events_speak_for_the_workers_that_send_them_and_the_lineage_for_the_res
     assert locate(pool, TOKENISED, 0).residencies[P1].runs[0].tier is Tier.L2
 
 
+def test_pages_of_other_nodes_count_where_they_are_brought_near(pool):
+    pool.blocks.apply(NodeKey("b"), BlocksStored((1, 2, 3), None, Tier.L3, 64), 0)
+    pool.blocks.attach(P0, "a", brought=True)
+    pool.blocks.attach(P1, "b", brought=True)
+    assert tokens_at(pool, TOKENISED) == {P1: 192}
+    pool.pages_come = True
+    assert tokens_at(pool, TOKENISED) == {P0: 192, P1: 192}
+
+
 def test_of_very_many_blocks_some_are_looked_up(pool):
     """A page size of 1: one block a token."""
     many = array("q", range(1, 30_001))
