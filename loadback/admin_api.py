@@ -90,6 +90,7 @@ class Explained(msgspec.Struct, frozen=True):
     due_class: str | None = msgspec.field(default=None, name="class")
     deadline_ms: float | None = None
     shed: bool = False
+    left_out: dict[str, str] = {}  # why, by worker
 
 
 class Decisions(msgspec.Struct, frozen=True):

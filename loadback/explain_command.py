@@ -11,7 +11,9 @@ import msgspec
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from loadback.admin_api import AdminError, Candidate, Explained, admin_headers, fetch
 from loadback.gateway_url import DEFAULT_URL, TokenOption, UrlOption
@@ -80,10 +82,17 @@ async def _ask(url: str, query: dict[str, str], headers: dict[str, str], body: b
 def print_explained(answer: Explained, console: Console) -> None:
     call = "first" if answer.first_call else "later"
     thread = f"thread {answer.thread} ({answer.kind}), {call} call, {answer.prompt_tokens} prompt tokens"
-    console.print(f"model {answer.model} on pool {answer.pool}, {thread}", highlight=False, soft_wrap=True)
+    lines = [
+        Text.assemble((answer.worker, "bold"), f" by policy {answer.policy}: {answer.reason}"),
+        Text(deadline_line(answer)),
+    ]
+    if answer.left_out:
+        names = ", ".join(f"{worker} ({why})" for worker, why in answer.left_out.items())
+        lines.append(Text(f"not weighed: {names}"))
+    console.print(Text(f"model {answer.model} on pool {answer.pool}, {thread}"), soft_wrap=True)
     console.print(candidates_table(answer))
-    console.print(f"[bold]{answer.worker}[/bold] by policy {answer.policy}: {answer.reason}", highlight=False, soft_wrap=True)
-    console.print(deadline_line(answer), highlight=False, soft_wrap=True)
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def deadline_line(answer: Explained) -> str:
@@ -111,4 +120,4 @@ def candidates_table(answer: Explained) -> Table:
 
 def _cells(candidate: Candidate, chosen: bool) -> list[str]:
     terms = [f"{getattr(candidate.terms, name):.2f}" for name in COLUMNS]
-    return [">" if chosen else "", candidate.worker, str(candidate.cut_tokens), candidate.hit_tier or "-", *terms]
+    return [">" if chosen else "", escape(candidate.worker), str(candidate.cut_tokens), candidate.hit_tier or "-", *terms]

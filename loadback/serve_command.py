@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from kvtier.prefetch.params import Mode
@@ -90,5 +91,5 @@ def summary(tree: Config) -> Table:
     table = Table("pool", "engine", "role", "worker", "url", title=title, title_justify="left")
     for pool in tree.pools:
         for role, worker in pool.workers():
-            table.add_row(pool.name, pool.engine.value, role.value, worker.worker_id, worker.url)
+            table.add_row(escape(pool.name), pool.engine.value, role.value, escape(worker.worker_id), escape(worker.url))
     return table

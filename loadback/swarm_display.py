@@ -48,7 +48,7 @@ class SwarmDisplay:
         row.done += 1
         row.last = record
         if not self._console.is_terminal:
-            self._console.print(_line(record), highlight=False, soft_wrap=True)
+            self._console.print(_line(record), highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table("thread", "", "turns", "last worker", title="Sessions at work", title_justify="left")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from bench.swarm.turns import TurnRecord, hit_rate, percentile
@@ -74,7 +75,7 @@ def _turn_cells(turn: SeenTurn) -> list[str]:
         client.thread,
         str(client.number + 1),
         "first" if client.first_call else "later",
-        client.worker or NONE,
+        escape(client.worker or NONE),
         str(client.prompt_tokens),
         share(client.cached_share),
         *(str(turn.by_tier.get(tier, 0) or NONE) for tier in ("L1", "L2", "L3")),
@@ -82,7 +83,7 @@ def _turn_cells(turn: SeenTurn) -> list[str]:
         ms(turn.actual_ttft_ms),
         ms(turn.predicted_total_ms),
         ms(turn.actual_total_ms),
-        f"[red]{client.error[:60]}[/red]" if client.error else "",
+        f"[red]{escape(client.error[:60])}[/red]" if client.error else "",
     ]
 
 
@@ -102,7 +103,7 @@ def _session_cells(seen: Sequence[SeenTurn]) -> list[str]:
     clients = [turn.client for turn in seen]
     return [
         str(len(seen)),
-        counted(client.worker or NONE for client in clients),
+        escape(counted(client.worker or NONE for client in clients)),
         counted(turn.tier or "miss" for turn in seen),
         ms(percentile([turn.predicted_total_ms for turn in seen if turn.predicted_total_ms is not None], 0.5)),
         ms(percentile([turn.actual_total_ms for turn in seen if turn.actual_total_ms is not None], 0.5)),

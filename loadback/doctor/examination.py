@@ -15,7 +15,7 @@ from loadback.doctor.check import Check, Target
 from loadback.doctor.engine import check_engine, check_pages
 from loadback.doctor.events import check_events
 from loadback.doctor.gateway import check_gateway
-from loadback.doctor.host import check_file_limit
+from loadback.doctor.host import check_calibration_path, check_file_limit
 from loadback.doctor.prompt import check_prompt
 from router.config.tree import Config, PoolConfig
 
@@ -26,6 +26,7 @@ Found = list[tuple[Target, EngineInfo]]
 
 async def examine_config(config: Config) -> list[Check]:
     checks = [check_file_limit(sum(pool.max_running_turns for pool in config.pools))]
+    checks += check_calibration_path(config.calibration.path)
     async with httpx.AsyncClient(timeout=CONTROL_TIMEOUT_S, trust_env=False) as http:
         for pool in config.pools:
             found, told = await _examine_engines(http, targets_of(pool), events=config.index.kv_events)

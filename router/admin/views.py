@@ -13,7 +13,7 @@ from engine_adapters.sglang.subscriber import FeedStatus
 from router.dialects import DIALECTS
 from router.errors import BadRequest
 from router.fleet.pool import Pool
-from router.fleet.worker import Worker
+from router.fleet.worker import Worker, WorkerState
 from router.gateway import Gateway
 from router.prefetch.prefetch_metrics import prefetch_view
 from router.prompts.pool_prompts import PoolPrompts
@@ -179,7 +179,20 @@ def explain_view(
         "shed": _sheds(preview),
         "chosen": _scored_view(decision, decision.chosen),
         "others": [_scored_view(decision, scored) for scored in decision.others],
+        "left_out": _left_out(preview.pool, decision, gateway.clock()),
     }
+
+
+def _left_out(pool: Pool, decision: Decision, now_ms: float) -> dict[str, str]:
+    """Workers that were not weighed, and why."""
+    weighed = {key.worker_id for scored in (decision.chosen, *decision.others) for key in (scored.prefill, scored.decode)}
+    return {name: _absence(worker, now_ms) for name, worker in pool.workers.items() if name not in weighed}
+
+
+def _absence(worker: Worker, now_ms: float) -> str:
+    if worker.state is not WorkerState.READY:
+        return worker.state.value
+    return "breaker open" if not worker.breaker.allows(now_ms) else "refused a turn, or was not there, a moment ago"
 
 
 def _sheds(preview: Preview) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,7 @@ from loadback.doctor.agents import check_agents, check_home, check_node
 from loadback.doctor.check import Check, Mark, Target
 from loadback.doctor.engine import check_contract, check_pages, check_role, judge_clock, remedy
 from loadback.doctor.gateway import check_calibration, check_feed, check_prompt_states, check_worker, target_of
-from loadback.doctor.host import judge_file_limit
+from loadback.doctor.host import check_calibration_path, judge_file_limit
 from loadback.doctor.prompt import check_root, load_folder
 from router.config.tree import Config, PromptConfig
 
@@ -154,6 +155,21 @@ def test_a_listed_worker_becomes_a_target(engine: str | None, kind: EngineKind) 
 @pytest.mark.parametrize(("limit", "mark"), [(1024, Mark.WARN), (3328, Mark.OK), (-1, Mark.OK)])
 def test_file_limit(limit: int, mark: Mark) -> None:
     assert judge_file_limit(limit, turns=1024).mark is mark
+
+
+@pytest.mark.parametrize(
+    ("path", "marks", "told"),
+    [
+        ("", [], ""),
+        ("kept.json", [Mark.OK], "kept in"),
+        ("absent/kept.json", [Mark.WARN], "no folder"),
+        (".", [Mark.WARN], "is no file"),
+    ],
+)
+def test_where_calibration_is_to_be_kept(tmp_path: Path, path: str, marks: list[Mark], told: str) -> None:
+    checks = check_calibration_path(str(tmp_path / path) if path else "")
+    assert [check.mark for check in checks] == marks
+    assert all(told in check.found for check in checks)
 
 
 @pytest.mark.parametrize(("fault", "mark"), [("", Mark.OK), ("connection refused", Mark.WARN)])

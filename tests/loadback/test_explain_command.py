@@ -25,10 +25,10 @@ ANSWER = Explained(
 )
 
 
-def printed() -> str:
+def printed(answer: Explained = ANSWER) -> str:
     console = Console(width=160, color_system=None)
     with console.capture() as capture:
-        print_explained(ANSWER, console)
+        print_explained(answer, console)
     return capture.get()
 
 
@@ -41,6 +41,20 @@ def test_every_term_of_every_pair_is_shown_cheapest_first() -> None:
 def test_the_sentence_and_the_thread_are_shown() -> None:
     assert "p0>d0 by policy cost: stays: p1>d0 would gain 2.2 ms, below the margin" in printed()
     assert "thread t-1 (continued), later call, 800 prompt tokens" in printed()
+
+
+def test_who_was_not_weighed_is_named_with_the_reason() -> None:
+    assert "not weighed" not in printed()
+    lost = msgspec.structs.replace(ANSWER, left_out={"p2": "down", "d1": "breaker open"})
+    assert "not weighed: p2 (down), d1 (breaker open)" in printed(lost)
+
+
+def test_names_with_brackets_are_told_as_they_are() -> None:
+    odd = msgspec.structs.replace(STAYED, worker="p[red]>d[/x]")
+    text = printed(msgspec.structs.replace(ANSWER, model="m[/bold]", chosen=odd, worker=odd.worker, left_out={"q[/]": "down"}))
+    assert text.count("p[red]>d[/x]") == 2
+    assert "model m[/bold] on pool main" in text
+    assert "q[/] (down)" in text
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,25 @@ async def test_explain_shows_every_pair_and_changes_nothing(gateway):
         assert elsewhere.json()["error"]["param"] == "path"
 
 
+async def test_explain_names_who_was_not_weighed_and_why(gateway):
+    make_ready(gateway)
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
+    async with client_of(gateway) as client:
+
+        async def left_out() -> dict[str, str]:
+            return (await client.post("/admin/explain", json=body)).json()["left_out"]
+
+        assert await left_out() == {}
+        lost = gateway.fleet.find("p1")[1]
+        lost.full_until_ms = 2000.0
+        assert (await left_out())["p1"].startswith("refused a turn")
+        for _ in range(5):
+            lost.breaker.on_failure(1000.0)
+        assert await left_out() == {"p1": "breaker open"}
+        gateway.fleet.drain("p1")
+        assert await left_out() == {"p1": "draining"}
+
+
 async def test_explain_takes_a_class_and_another_deadline():
     slo = "policy: {objective: slo, classes: {fast: {ttft_ms: 500, shed: true}}}"
     gateway = make_gateway(POOL + slo)
