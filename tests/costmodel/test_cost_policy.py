@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -277,3 +278,29 @@ def test_turns_sent_since_the_last_report_take_decode_room_too() -> None:
     other = score_pair(Turn("t", 10_000, 100), prefill, decodes[0], fleet, CostParams())
     # 120,000 + 10,100 - 90,000 tokens too many, of 90,000 that free within 100 x 10 ms.
     assert other.terms.admit_ms == pytest.approx(40_100 / 90_000 * 100 * 10)
+
+
+def test_fitted_factors_stretch_the_waits_and_nothing_else() -> None:
+    load = Load(running_requests=4, max_running_requests=4)
+    decode = Decode(WorkerKey("d"), load, DecodeRates(10.0, 1.0, 1000.0), LINK)
+    plain = Fleet((worker("p", queued=1000),), (decode,), 1000.0, disaggregated=True)
+    fitted = msgspec.structs.replace(plain, queue_factor=2.0, admit_factor=3.0)
+    one, other = (score_pair(Turn("t", 10_000, 100), each.prefills[0], decode, each, OFF).terms for each in (plain, fitted))
+    assert (one.queue_ms, one.admit_ms) == (20.0, 250.0)
+    assert other == msgspec.structs.replace(one, queue_ms=40.0, admit_ms=750.0)
+
+
+def test_the_discount_for_a_common_prefix_is_what_that_prefix_would_save() -> None:
+    """1,500 tokens are common; b would compute 10,000 for want of them, and is charged for the 8,500 beyond."""
+    params = msgspec.structs.replace(OFF, common_prefix_discount=1.0)
+    turn = Turn("t", 10_000, 100, shared_tokens=1500)
+    # a holds 3,000: 150 ms. b: 210 less 30.
+    assert place_turn(turn, [worker("a", held=3000), worker("b")], params) == "a"
+    # a holds just those, behind 20 ms: 180 + 20 against 180.
+    assert place_turn(turn, [worker("a", held=1500, queued=1000), worker("b")], params) == "b"
+
+
+def place_turn(turn: Turn, prefills: list[Prefill], params: CostParams) -> str:
+    decodes = tuple(Decode(each.worker, Load(), DecodeRates(10.0), LINK) for each in prefills)
+    fleet = Fleet(tuple(prefills), decodes, 1000.0, disaggregated=False)
+    return CostPolicy(PolicyParams(params)).decide(turn, fleet, 0.0, random.Random(1)).chosen.prefill.worker_id

@@ -40,6 +40,17 @@ def test_decode_workers_ramp_as_well() -> None:
     assert names(decide(pair_fleet([prefill("p", served=9)], busy), RAMP)) == ("p", "new")
 
 
+def test_a_worker_is_saturated_beyond_the_limit_and_not_at_it() -> None:
+    limited = with_guards(waiting_limit=2)
+    fleet = [decode("waited_for", waiting=2), decode("busy", running=9)]
+    assert names(decide(pair_fleet([prefill("p")], fleet), limited))[1] == "waited_for"
+
+
+def test_where_all_are_saturated_the_cheapest_is_chosen() -> None:
+    fleet = [decode("fuller", waiting=5, running=9), decode("emptier", waiting=5)]
+    assert names(decide(pair_fleet([prefill("p")], fleet), with_guards(waiting_limit=2)))[1] == "emptier"
+
+
 def test_two_rules_together_leave_somebody() -> None:
     both = with_guards(ramp_turns=8, waiting_limit=2)
     saturated = decode("saturated", waiting=5, served=100)

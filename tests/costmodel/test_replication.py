@@ -33,6 +33,12 @@ def test_a_hot_prefix_is_copied_before_its_holders_queue_is_as_long_as_computing
     assert chosen(190.0, uses=0) == "other", "it is cheaper there anyway"
 
 
+def test_a_copy_counts_as_far_as_others_share_it() -> None:
+    """130 ms at the holder against 210 less half the wait, and less ten elevenths of it."""
+    assert chosen(100.0, uses=1) == "holder"
+    assert chosen(100.0, uses=10) == "other"
+
+
 def test_a_copy_costs_a_turn_at_most_what_it_would_wait() -> None:
     assert chosen(80.0, uses=1000) == "holder", "180 ms more than at the holder, for a wait of 80"
     assert chosen(0.0, uses=1000) == "holder"

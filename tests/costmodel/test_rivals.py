@@ -14,6 +14,7 @@ from costmodel.policies.aibrix import match_percent, throughput
 from costmodel.policies.dynamo import credit_blocks
 from costmodel.policies.llm_d import prefix_score, queue_scores
 from costmodel.policies.mooncake import ttft_ms
+from costmodel.policies.sgl_router import candidates
 from costmodel.policies.umbp_rfc import score as umbp_score
 from costmodel.values import (
     Decode,
@@ -207,6 +208,18 @@ def test_sgl_router_lets_pressure_decide_near_ties() -> None:
     assert pick("sgl_router", [p("p0", best, load=Load(9000)), p("p1", far)])[0] == "p0"
 
 
+def test_sgl_router_wants_half_as_much_again_before_it_calls_a_worker_pressured() -> None:
+    best, near = (6000, Tier.L1), (5000, Tier.L1)
+    # 2,000 more is more than 1,024, but 10,000 is not more than 1.5 * 8,000.
+    assert pick("sgl_router", [p("p0", best, load=Load(10_000)), p("p1", near, load=Load(8000))])[0] == "p0"
+    assert pick("sgl_router", [p("p0", best, load=Load(12_500)), p("p1", near, load=Load(8000))])[0] == "p1"
+
+
+@pytest.mark.parametrize(("workers", "most"), [(6, 6), (100, 8), (161, 9), (400, 20), (1000, 32)])
+def test_sgl_router_bounds_its_candidates(workers: int, most: int) -> None:
+    assert len(candidates(TURN, [p(f"p{n}", (6000, Tier.L1)) for n in range(workers)])) == most
+
+
 def test_sgl_router_looks_at_eight_candidates() -> None:
     crowd = [p(f"p{i}", (6300, Tier.L1), load=Load(9000)) for i in range(8)]
     idle = p("p8", (6200, Tier.L1))  # a near tie and idle, but ninth by rank
@@ -222,7 +235,8 @@ def test_sgl_router_decodes_where_fewest_wait_then_run() -> None:
 
 
 def test_dynamo_credits_tiers() -> None:
-    assert credit_blocks(p("p", (640, Tier.L1), (640, Tier.L2), (640, Tier.L4)).residency) == 10 + 7.5 + 2.5
+    tiers = p("p", (640, Tier.L1), (640, Tier.L2), (640, Tier.L3), (640, Tier.L4))
+    assert credit_blocks(tiers.residency) == 10 + 7.5 + 5 + 2.5
     # 100 blocks of prompt. p0: 100 - 60 = 40.  p1: 100 - 0.75 * 80 = 40, and 64 tokens queue: 41.
     assert pick("dynamo", [p("p0", (3840, Tier.L1)), p("p1", (5120, Tier.L2), load=Load(64))])[0] == "p0"
     assert pick("dynamo", [p("p0", (3840, Tier.L1), load=Load(128)), p("p1", (5120, Tier.L2), load=Load(64))])[0] == "p1"
@@ -245,6 +259,20 @@ def test_infera_weighs_missed_blocks_twenty_times() -> None:
     assert pick("infera", [p("p0", ten_missed), p("p1", none_missed, tokens=201 * 64)])[0] == "p0"
 
 
+def test_infera_weighs_a_decode_workers_missed_blocks_twice() -> None:
+    # d0: 2 * 100 missed + 0.  d1: 0 + active.
+    assert pick("infera", [p("p0")], [d("d0"), d("d1", resident=6400, tokens=199 * 64)])[1] == "d1"
+    assert pick("infera", [p("p0")], [d("d0"), d("d1", resident=6400, tokens=201 * 64)])[1] == "d0"
+
+
+def test_infera_charges_a_block_for_a_prompt_of_none() -> None:
+    policy, rng = REGISTRY["infera"](PolicyParams()), random.Random(1)
+    fleet = Fleet((p("p0"), p("p1")), (d("d0"),), KV_BYTES, disaggregated=True)
+    picks = [policy.decide(Turn("t", 10), fleet, 0.0, rng).chosen.prefill.worker_id for _ in range(6)]
+    assert picks == [picks[0], picks[1]] * 3
+    assert picks[0] != picks[1]
+
+
 def test_infera_counts_active_blocks_of_a_whole_turn_on_a_unified_worker() -> None:
     # u0: 0 missed + 101 active.  u1: 100 missed + 0.
     held = (6400, Tier.L1)
@@ -261,8 +289,8 @@ def test_infera_charges_what_a_pick_missed() -> None:
 
 
 def test_llm_d_scores() -> None:
-    residency = p("p", (3200, Tier.L1), (1600, Tier.L2), (800, Tier.L3)).residency
-    assert prefix_score(TURN, residency) == pytest.approx((3200 + 0.8 * 1600 + 800) / 6400)
+    residency = p("p", (3200, Tier.L1), (1600, Tier.L2), (800, Tier.L3), (400, Tier.L4)).residency
+    assert prefix_score(TURN, residency) == pytest.approx((3200 + 0.8 * 1600 + 800 + 400) / 6400)
     waiting = [p("a", load=Load(waiting_requests=n)) for n in (0, 1, 4)]
     assert queue_scores(waiting) == {0: 1.0, 1: 0.75, 4: 0.0}
     assert queue_scores(waiting[:1]) == {0: 1.0}
@@ -274,6 +302,13 @@ def test_llm_d_trades_prefix_against_queue() -> None:
     assert pick("llm_d", [p("p0", (3840, Tier.L1), load=queued), p("p1")])[0] == "p0"
     # p0: 2 * 0.8 * 0.6 = 0.96.
     assert pick("llm_d", [p("p0", (3840, Tier.L2), load=queued), p("p1")])[0] == "p1"
+
+
+def test_llm_d_weighs_a_decode_workers_prefix_twice_its_queue() -> None:
+    # d0: 0 + 1.  d1: 2 * held + 0.
+    queued = Load(waiting_requests=3)
+    assert pick("llm_d", [p("p0")], [d("d0"), d("d1", load=queued, resident=3264)])[1] == "d1"
+    assert pick("llm_d", [p("p0")], [d("d0"), d("d1", load=queued, resident=3136)])[1] == "d0"
 
 
 def test_llm_d_counts_kv_use_on_a_unified_worker() -> None:
@@ -307,6 +342,22 @@ def test_aibrix_decodes_by_load_over_free_kv() -> None:
     assert pick("aibrix", [p("p0")], [d("d0", load=fuller, turns=10), d("d1", load=freer, turns=10)])[1] == "d1"
 
 
+def test_aibrix_prefers_the_decode_worker_that_makes_more_tokens() -> None:
+    # d0: 5 / 10 + 1 - 333 / 500.  d1: 10 / 10 + 1 - 500 / 500: what it makes outweighs neither turn.
+    slow, fast = Load(running_requests=5), Load(running_requests=10)
+    assert pick("aibrix", [p("p0")], [d("d0", load=slow, turns=5), d("d1", load=fast, turns=10)])[1] == "d0"
+    # d0: 9 / 10 + 1 - 333 / 500 = 1.23.  d1: 1 + 0.
+    assert pick("aibrix", [p("p0")], [d("d0", load=slow, turns=9), d("d1", load=fast, turns=10)])[1] == "d1"
+
+
+def test_aibrix_counts_a_full_decode_worker_as_a_thousandth_free() -> None:
+    # 0.1 of 100 %: its load counts a thousandfold, and still it is not infinite.
+    full = Load(running_requests=10, kv_tokens_used=100, kv_tokens_capacity=100)
+    free = Load(running_requests=10, kv_tokens_capacity=100)
+    assert pick("aibrix", [p("p0")], [d("d0", load=full, turns=1), d("d1", load=free, turns=500)])[1] == "d1"
+    assert pick("aibrix", [p("p0")], [d("d0", load=full), d("d1", load=free, turns=1)])[1] == "d0", "0 / 1 + 1 - 1 is 0"
+
+
 def test_mooncake_estimates_ttft() -> None:
     # 1000 * 0.02 queued + 10 + 2400 * 0.02.
     own = p("p0", (4000, Tier.L1), load=Load(1000))
@@ -337,3 +388,6 @@ def test_umbp_rfc_has_four_terms() -> None:
     # 2000 + 0.7 * 1000 - 300 - 0.25 * 6400 - (1 + 1000 * 1000 / 1e6) ms / 0.02 ms per token
     assert umbp_score(TURN, prefill, KV_BYTES) == pytest.approx(2000 + 700 - 300 - 1600 - 100)
     assert pick("umbp_rfc", [prefill, p("p1", (800, Tier.L1))])[0] == "p1"
+    deep = p("p0", (1000, Tier.L3), (1000, Tier.L4), restore={Tier.L3: LINK, Tier.L4: LINK})
+    # 700 + 200 - the slower of two legs of 1 + 1 ms, and 0.02 ms a token.
+    assert umbp_score(TURN, deep, KV_BYTES) == pytest.approx(700 + 200 - 100)
