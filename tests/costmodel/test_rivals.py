@@ -188,6 +188,13 @@ def test_sglang_believes_its_own_tree() -> None:
     assert pick("sglang_cache_aware", [p("p0", turns=66, routed=6400), p("p1", turns=1, routed=0)])[0] == "p1"
 
 
+def test_sglang_looks_away_from_the_cache_where_load_is_uneven() -> None:
+    # 64 more is not more than 64; 65 more is, but 200 is not more than 1.5 * 135.
+    assert pick("sglang_cache_aware", [p("p0", turns=65, routed=6400), p("p1", turns=1, routed=0)])[0] == "p0"
+    assert pick("sglang_cache_aware", [p("p0", turns=150, routed=6400), p("p1", turns=85, routed=0)])[0] == "p1"
+    assert pick("sglang_cache_aware", [p("p0", turns=200, routed=6400), p("p1", turns=135, routed=0)])[0] == "p0"
+
+
 def test_sglang_without_a_record_goes_by_residency() -> None:
     assert pick("sglang_cache_aware", [p("p0", turns=1), p("p1", (3000, Tier.L2), turns=5)])[0] == "p1"
 
@@ -242,6 +249,11 @@ def test_dynamo_credits_tiers() -> None:
     assert pick("dynamo", [p("p0", (3840, Tier.L1), load=Load(128)), p("p1", (5120, Tier.L2), load=Load(64))])[0] == "p1"
 
 
+def test_dynamo_owes_nothing_for_more_overlap_than_there_is_work() -> None:
+    prefills = [p("p0", (12_800, Tier.L1)), p("p1", (6400, Tier.L1))]
+    assert {pick("dynamo", prefills, seed=seed)[0] for seed in range(20)} == {"p0", "p1"}, "both have none to do"
+
+
 def test_dynamo_decodes_by_active_blocks_alone() -> None:
     decodes = [d("d0", tokens=64_000, resident=6400), d("d1", tokens=63_000)]
     assert pick("dynamo", [p("p0")], decodes)[1] == "d1"
@@ -263,6 +275,14 @@ def test_infera_weighs_a_decode_workers_missed_blocks_twice() -> None:
     # d0: 2 * 100 missed + 0.  d1: 0 + active.
     assert pick("infera", [p("p0")], [d("d0"), d("d1", resident=6400, tokens=199 * 64)])[1] == "d1"
     assert pick("infera", [p("p0")], [d("d0"), d("d1", resident=6400, tokens=201 * 64)])[1] == "d0"
+
+
+def test_infera_forgets_three_in_a_hundred_with_every_pick() -> None:
+    policy, rng = REGISTRY["infera"](PolicyParams()), random.Random(1)
+    fleet = Fleet((p("p0"), p("p1", tokens=96 * 64)), (d("d0"),), KV_BYTES, disaggregated=True)
+    picks = [policy.decide(TURN, fleet, 0.0, rng).chosen.prefill.worker_id for _ in range(2)]
+    # 100 for what the first missed, times 0.97 for the decode pick that followed: 97 against 96.
+    assert picks == ["p0", "p1"]
 
 
 def test_infera_charges_a_block_for_a_prompt_of_none() -> None:
@@ -332,6 +352,9 @@ def test_aibrix_filters_busy_workers_of_a_unified_pool() -> None:
     # 0 0 0 0 0 12: mean 2, sigma 4.47, limit 10.9: u5 is too busy for its match.
     idle = [p(f"u{i}", routed=64 * i) for i in range(5)]
     assert pick_unified("aibrix", [*idle, p("u5", turns=12, routed=6400)]) == "u4"
+    # 0 0 0 0 3 12: mean 2.5, sigma over all six 4.39, limit 11.3.
+    some = [*idle[:4], p("u4", turns=3, routed=64)]
+    assert pick_unified("aibrix", [*some, p("u5", turns=12, routed=6400)]) == "u3"
 
 
 def test_aibrix_decodes_by_load_over_free_kv() -> None:
@@ -365,6 +388,11 @@ def test_mooncake_estimates_ttft() -> None:
     # With a pool: 1 + 2000 * 1000 / 1e6 transfer, and 400 tokens to compute.
     pulls = p("p0", (4000, Tier.L1), load=Load(1000), restore={Tier.L3: LINK})
     assert ttft_ms(TURN, pulls, 6000, KV_BYTES) == pytest.approx(3 + 20 + 10 + 8)
+
+
+def test_mooncake_pulls_nothing_where_its_own_match_is_the_best() -> None:
+    holder = p("p0", (6000, Tier.L1), restore={Tier.L3: LINK})
+    assert ttft_ms(TURN, holder, 6000, KV_BYTES) == pytest.approx(10 + 8), "no latency of a link"
 
 
 def test_mooncake_moves_the_cache_instead_of_queueing() -> None:
