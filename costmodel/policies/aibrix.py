@@ -5,9 +5,9 @@
     decode:  least (running / max + 1 - throughput / max) / (free KV / max)
 
 Source: vllm-project/aibrix `pkg/plugins/gateway/algorithms/prefix_cache.go` with the values of its chart
-(`dist/chart/stable.yaml`), `pd/prefill_scorer.go` @08e6cac, `pd/decode_scorer.go` @0779ef5. Matches come from its own table
-of routed prompts (KV event sync is off by default): `Prefill.routed_tokens`. A decode worker's throughput is its batch over
-the latency at that batch.
+(`dist/chart/stable.yaml`), `util.go` (sigma is a sample's), `pd/prefill_scorer.go` @08e6cac, `pd/decode_scorer.go` @0779ef5.
+Matches come from its own table of routed prompts (KV event sync is off by default): `Prefill.routed_tokens`. A decode worker's
+throughput is its batch over the latency at that batch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class AibrixPolicy(TwoLegPolicy):
         running = [prefill.inflight_turns for prefill in fleet.prefills]
         if max(running) - min(running) > IMBALANCE_REQUESTS:
             return least(fleet.prefills, lambda prefill: prefill.inflight_turns, rng)
-        limit = statistics.fmean(running) + DEVIATION_FACTOR * statistics.pstdev(running)
+        sigma = statistics.stdev(running) if len(running) > 1 else 0.0
+        limit = statistics.fmean(running) + DEVIATION_FACTOR * sigma
         matched = [p for p in fleet.prefills if match_percent(turn, p) > 0 and p.inflight_turns <= limit]
         if not matched:
             return least(fleet.prefills, lambda prefill: prefill.inflight_turns, rng)

@@ -349,12 +349,13 @@ def test_aibrix_filters_busy_workers_of_a_unified_pool() -> None:
     # 17 - 0 > 16: the least busy.
     assert pick_unified("aibrix", [p("u0", turns=17, routed=6400), p("u1", routed=0)]) == "u1"
     assert pick_unified("aibrix", [p("u0", turns=16, routed=6400), p("u1", routed=0)]) == "u0"
-    # 0 0 0 0 0 12: mean 2, sigma 4.47, limit 10.9: u5 is too busy for its match.
+    # 0 0 0 0 0 12: mean 2, sigma of a sample 4.90, limit 11.8: u5 is too busy for its match.
     idle = [p(f"u{i}", routed=64 * i) for i in range(5)]
     assert pick_unified("aibrix", [*idle, p("u5", turns=12, routed=6400)]) == "u4"
-    # 0 0 0 0 3 12: mean 2.5, sigma over all six 4.39, limit 11.3.
+    # 0 0 0 0 3 12: mean 2.5, sigma 4.81, limit 12.1.
     some = [*idle[:4], p("u4", turns=3, routed=64)]
-    assert pick_unified("aibrix", [*some, p("u5", turns=12, routed=6400)]) == "u3"
+    assert pick_unified("aibrix", [*some, p("u5", turns=12, routed=6400)]) == "u5"
+    assert pick_unified("aibrix", [p("u0", turns=5, routed=6400)]) == "u0"
 
 
 def test_aibrix_decodes_by_load_over_free_kv() -> None:
