@@ -104,7 +104,7 @@ class Prefetching:
         fleet = self._view.fleet(known.pages, prompt_tokens, {}, self._agenda.now_ms, new_thread=False)
         key, margin = (worker, inf) if worker is not None else self._choose(subject, known, prompt_tokens, fleet)
         prefill = next((each for each in fleet.prefills if each.worker == key), None)
-        return None if prefill is None else self._target(prefill, prompt_tokens, fleet.kv_bytes_per_token, margin)
+        return None if prefill is None else self._target(prefill, known, prompt_tokens, fleet.kv_bytes_per_token, margin)
 
     def link(self, path: Path) -> LinkState:
         return LinkState(self._view.pool_link(path.source, path.target))
@@ -125,7 +125,7 @@ class Prefetching:
         decision = policy.decide(turn, fleet, self._agenda.now_ms, self._rng, explain=True)
         return decision.chosen.prefill, margin_ms(decision)
 
-    def _target(self, prefill: Prefill, prompt_tokens: int, kv_bytes: float, margin: float) -> Target:
+    def _target(self, prefill: Prefill, known: Subject, prompt_tokens: int, kv_bytes: float, margin: float) -> Target:
         own = self._view.pool_link(prefill.worker.worker_id, prefill.worker.worker_id)
         extents = tuple(
             Extent(run.start, run.tokens, (Place(run.source, Tier.L3),))
@@ -137,6 +137,7 @@ class Prefetching:
             prefill.worker,
             prefill.worker.worker_id,
             prompt_tokens,
+            len(known.pages) * self._view.page_tokens,
             extents,
             prefill.rates,
             {**prefill.restore, Tier.L3: own},

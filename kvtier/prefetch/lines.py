@@ -10,11 +10,12 @@ from costmodel.values import WorkerKey
 
 
 class InLine(msgspec.Struct):
-    """Mutable. `recalled`: its pages were fetched again, once."""
+    """Mutable. `recalled`: its pages were fetched again, once. `computed`: its prompt was seen to be in L1."""
 
     thread: str
     sent_ms: float
     recalled: bool = False
+    computed: bool = False
 
 
 class Lines:

@@ -31,7 +31,9 @@ class PrefetchParams(msgspec.Struct, frozen=True, kw_only=True):
     warm_min_probability: float = 0.7
     warm_hold_ms: float = 20_000.0  # how long L1 is expected to keep what a warm request brought up
     warm_max_queue_ms: float = 200.0  # no warm request to a worker that is behind by more
-    recall_turns: int = 4  # in front of a worker's queue, that are looked at: more would push each other out of L2 again
+    recall_turns: int = (
+        4  # in front of a worker's queue, behind the one being computed: more would push each other out of L2 again
+    )
     recall_after_ms: float = 1_000.0  # since the turn was sent: what the engine reads when it comes is on its way before
     recall_tokens: int = 256  # in L3 alone, fewer an engine does not read
     drain_window_ms: float = 600_000.0  # a thread that may return within this moves off a draining worker

@@ -3,9 +3,14 @@
 SGLang reads from L3 when a request comes, wherever it then stands in the queue (`_add_request_to_queue`), puts what came into
 the tree, where it may be evicted, and matches the tree anew when the request's turn has come. Another request of the same
 tokens makes it read again. That one is taken back when the turn's prefill is over, so that it computes nothing.
+
+A turn leaves our line when its first token is out. Before that the engine has computed it and sends its KV to decode, while it
+computes the next: neither needs what could be read.
 """
 
 from __future__ import annotations
+
+from itertools import takewhile
 
 from costmodel.terms import compute_ms
 from costmodel.values import Tier, WorkerKey
@@ -17,6 +22,8 @@ from kvtier.prefetch.moves import Warm
 from kvtier.prefetch.opening import Opening
 from kvtier.prefetch.params import Mode
 from kvtier.prefetch.view import Place, Target, View
+
+_MAX_BEGUN = 16  # turns of one worker that are computed or being sent at once
 
 
 class Recall:
@@ -30,11 +37,17 @@ class Recall:
         params = self._board.params
         if params.mode is Mode.OFF or Trigger.DECISION not in params.triggers:
             return []
-        waiting = [turn for turn in self._lines.first(worker, params.recall_turns) if not turn.recalled]
-        jobs = [
-            self._look_at(turn, worker, view, now_ms) for turn in waiting if now_ms - turn.sent_ms >= params.recall_after_ms
-        ]
+        waiting = self._waiting(worker, view)
+        old = [turn for turn in waiting if not turn.recalled and now_ms - turn.sent_ms >= params.recall_after_ms]
+        jobs = [self._look_at(turn, worker, view, now_ms) for turn in old]
         return [job for job in jobs if job is not None]
+
+    def _waiting(self, worker: WorkerKey, view: View) -> list[InLine]:
+        """Those behind the first whose prompt is not all in L1 yet: that one is being computed."""
+        count = self._board.params.recall_turns
+        line = self._lines.first(worker, _MAX_BEGUN + count)
+        begun = 1 + sum(1 for _ in takewhile(lambda turn: _is_computed(turn, worker, view), line))
+        return line[begun : begun + count]
 
     def _look_at(self, turn: InLine, worker: WorkerKey, view: View, now_ms: float) -> Job | None:
         target = view.target(turn.thread, worker)
@@ -61,6 +74,18 @@ class Recall:
         size = int(job.recalled_tokens * job.bytes_per_token)
         job.warm_move = self._board.new_move(job)
         self._board.moves.append(Warm(job.warm_move, job.id, job.subject, job.worker, end, size, job.expires_ms))
+
+
+def _is_computed(turn: InLine, worker: WorkerKey, view: View) -> bool:
+    if not turn.computed:
+        target = view.target(turn.thread, worker)
+        turn.computed = target is not None and _in_l1(target) > target.named_tokens - target.page_tokens
+    return turn.computed
+
+
+def _in_l1(target: Target) -> int:
+    """Its leading tokens."""
+    return sum(extent.tokens for extent in takewhile(lambda extent: extent.engine is Tier.L1, target.extents))
 
 
 def in_l3(target: Target) -> tuple[int, int]:

@@ -41,6 +41,7 @@ class Target(msgspec.Struct, frozen=True):
     worker: WorkerKey
     node: str
     prompt_tokens: int  # as expected of the next turn; at least one more than the extents cover
+    named_tokens: int  # of the prompt as it was last asked, in whole pages
     extents: tuple[Extent, ...]  # contiguous from token 0; ends where no copy is known
     rates: PrefillRates
     restore: Mapping[Tier, Link]  # the engine's own legs: L2 to L1, L3 of its node to L2; an absent tier cannot be restored

@@ -106,6 +106,7 @@ class FleetView:
             worker=prefill.worker,
             node=worker.node,
             prompt_tokens=prompt.tokens,
+            named_tokens=len(prompt.blocks) * prompt.block_tokens,
             extents=_extents(prefill.residency, worker.node),
             rates=prefill.rates,
             restore=prefill.restore,

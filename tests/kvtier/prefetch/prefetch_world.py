@@ -54,6 +54,7 @@ class World:
             WorkerKey(f"w{number}"),
             f"n{number}",
             self.prompts[subject],
+            sum(extent.tokens for extent in self.extents[subject]) // PAGE * PAGE,
             self.extents[subject],
             RATES,
             RESTORE,

@@ -17,7 +17,17 @@ from kvtier.prefetch.view import Extent, Path, Place, Target
 
 def target(*extents: Extent, prompt: int = 2_000, warmable: bool = False, reads_remote: bool = False) -> Target:
     return Target(
-        WorkerKey("w1"), "n1", prompt, extents, RATES, RESTORE, TOKEN_BYTES, PAGE, warmable=warmable, reads_remote=reads_remote
+        WorkerKey("w1"),
+        "n1",
+        prompt,
+        prompt,
+        extents,
+        RATES,
+        RESTORE,
+        TOKEN_BYTES,
+        PAGE,
+        warmable=warmable,
+        reads_remote=reads_remote,
     )
 
 

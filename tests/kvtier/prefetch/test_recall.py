@@ -50,25 +50,38 @@ def test_pages_are_read_again_for_those_in_front_of_the_line() -> None:
     assert asked(drive) == [], "what the engine reads when a turn comes is on its way"
     drive.now_ms = 2_000.0
     drive.tell(ev.Prefilled("t0"))
-    assert asked(drive) == ["t1", "t2"]
+    assert asked(drive) == ["t2", "t3"], "the first, t1, is being computed"
     assert [(move.tokens, move.size_bytes) for move in drive.warms.values()] == [(1_000, 800 * TOKEN_BYTES)] * 2
     assert [hold.tokens for hold in drive.holds.values()] == [1_000, 1_000], "leased until the turn has used them"
     drive.tell(ev.Prefilled("t0"))
-    assert asked(drive) == ["t1", "t2"], "once each"
+    assert asked(drive) == ["t2", "t3"], "once each"
+
+
+def test_turns_whose_kv_is_on_its_way_to_decode_need_nothing() -> None:
+    drive = queued()
+    drive.now_ms = 2_000.0
+    for turn in ("t1", "t2"):
+        drive.world.extents[turn] = (Extent(0, 1_000, engine=Tier.L1),)
+    drive.tell(ev.Prefilled("t0"))
+    assert asked(drive) == ["t4", "t5"], "t3 is being computed"
+    evicted(drive.world, "t2")
+    drive.tell(ev.Prefilled("t1"))
+    assert asked(drive) == ["t4", "t5"], "what was computed is so, whatever became of it"
 
 
 def test_the_request_is_taken_back_when_the_turn_is_over_and_the_next_is_looked_at() -> None:
     drive = queued()
     drive.now_ms = 2_000.0
     drive.tell(ev.Prefilled("t0"))
-    moves = drive.tell(ev.Prefilled("t1"))
+    drive.tell(ev.Prefilled("t1"))
+    moves = drive.tell(ev.Prefilled("t2"))
     assert isinstance(moves[0], CancelMove)
-    assert asked(drive) == ["t2", "t3"]
-    drive.tell(ev.Served("t1", W1, 1_000))
+    assert asked(drive) == ["t3", "t4", "t5"]
+    drive.tell(ev.Served("t2", W1, 1_000))
     assert (tally(drive).recalled_bytes, tally(drive).recall_wasted_bytes) == (800 * TOKEN_BYTES, 0)
-    assert len(drive.holds) == 2
-    drive.tell(ev.Prefilled("t2"))
-    drive.tell(ev.Served("t2", W1, 300))
+    assert len(drive.holds) == 3
+    drive.tell(ev.Prefilled("t3"))
+    drive.tell(ev.Served("t3", W1, 300))
     assert (tally(drive).recalled_bytes, tally(drive).recall_wasted_bytes) == (1_600 * TOKEN_BYTES, 700 * TOKEN_BYTES)
     assert tally(drive).jobs == {JobState.CONSUMED: 2}
 
@@ -76,24 +89,24 @@ def test_the_request_is_taken_back_when_the_turn_is_over_and_the_next_is_looked_
 def test_what_the_engine_still_has_is_not_read_again() -> None:
     drive = queued()
     drive.now_ms = 2_000.0
-    drive.world.extents["t1"] = (Extent(0, 1_000, engine=Tier.L2),)
-    evicted(drive.world, "t2", node="n2")
+    drive.world.extents["t2"] = (Extent(0, 1_000, engine=Tier.L2),)
+    evicted(drive.world, "t3", node="n2")
     drive.tell(ev.Prefilled("t0"))
     assert asked(drive) == [], "in L2, and on a node that this engine does not read"
-    evicted(drive.world, "t1")
+    evicted(drive.world, "t2")
     drive.tell(ev.Prefilled("t0"))
     assert asked(drive) == [], "the line has not moved"
-    drive.tell(ev.Prefilled("t2"))
-    assert asked(drive) == ["t1", "t3"], "it has been evicted since"
+    drive.tell(ev.Prefilled("t3"))
+    assert asked(drive) == ["t2", "t4"], "it has been evicted since"
 
 
 def test_a_turn_that_was_sent_just_now_is_left_alone() -> None:
     drive = queued()
     drive.now_ms = 2_000.0
-    drive.tell(ev.Sent("t1", W1))
+    drive.tell(ev.Sent("t2", W1))
     drive.tell(ev.Prefilled("t0"))
-    assert asked(drive) == ["t2", "t3"], "it has gone to the end of the line"
-    assert in_l3(drive.world.target("t1", W1)) == (200, 1_000)  # type: ignore[arg-type]
+    assert asked(drive) == ["t3", "t4"], "it has gone to the end of the line"
+    assert in_l3(drive.world.target("t2", W1)) == (200, 1_000)  # type: ignore[arg-type]
 
 
 def test_a_request_that_was_served_whole_ends_nothing() -> None:
@@ -104,8 +117,8 @@ def test_a_request_that_was_served_whole_ends_nothing() -> None:
     done: Warm = drive.warms.pop(move)
     drive.tell(ev.MoveEnded(move, done.size_bytes))
     assert tally(drive).warmed_bytes == 0, "counted as what it is"
-    drive.tell(ev.Prefilled("t1"))
-    drive.tell(ev.Served("t1", W1, None))
+    drive.tell(ev.Prefilled("t2"))
+    drive.tell(ev.Served("t2", W1, None))
     assert (tally(drive).recalled_bytes, tally(drive).recall_wasted_bytes) == (800 * TOKEN_BYTES, 0)
 
 
