@@ -199,6 +199,14 @@ def test_times_that_are_predicted_no_better_than_by_chance(turns: int, error: fl
     assert (check.mark, bool(check.fix)) == (mark, mark is Mark.WARN)
 
 
+@pytest.mark.parametrize(("term", "mark"), [("prefill", Mark.WARN), ("decode", Mark.WARN), ("transfer", Mark.OK)])
+def test_a_term_that_is_off_is_warned_of_where_it_matters(term: str, mark: Mark) -> None:
+    (check,) = check_calibration(Worker("d0", terms={term: Predicted(100, 0.9, 0.9)}))
+    assert (check.name, check.mark) == (f"time of {term}", mark)
+    (drifting,) = check_calibration(Worker("d0", terms={term: Predicted(100, 0.9, 0.9, drifting=True)}))
+    assert drifting.mark is Mark.WARN
+
+
 async def test_an_agent_that_says_nothing_is_told_with_the_time_that_was_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agents, "_LINKS", LinkSettings(connect_ms=20))
     with socket.create_server(("127.0.0.1", 0)) as mute:
