@@ -107,11 +107,12 @@ async def prefetch_stage(
     prefetch: Json | None = None,
     l2_gb_per_s: float = 0.001,
     token_bytes: float = PAGE_BYTES / PAGE,
+    ssd: bool = False,
 ) -> AsyncIterator[Stage]:
     """One worker a node, `u-a` on `a`; every node has an agent, and every worker reads from the pool. `l2_gb_per_s`: so little
     that a load-back is worth sparing."""
     async with AsyncExitStack() as exits:
-        configs = {node: config_of(folder, node, pool_mib=16) for node in nodes}
+        configs = {node: config_of(folder, node, pool_mib=16, ssd={} if ssd else None) for node in nodes}
         agents = {node: await exits.enter_async_context(agent_here(config)) for node, config in configs.items()}
         for agent in agents.values():
             agent.store.meet(SPACE)  # as an engine that is attached would have done

@@ -15,6 +15,7 @@ from prefetch_stage import MODEL, PAGE, PAGE_BYTES, SPACE, Stage, agent_here, di
 
 from bench.prefetch.slow_link import slow_link
 from engine_adapters.emulator.model.params import EngineParams
+from kvtier.page.key import page_keys
 from kvtier.prefetch.events import Trigger
 from kvtier.prefetch.job import JobState
 
@@ -169,6 +170,25 @@ async def test_what_was_staged_is_leased_though_what_lies_before_it_is_in_the_en
         ready = await stage.until_state(asked["id"], "ready", "failed")
         assert ready["moved_bytes"] == 40 * PAGE_BYTES
         await until(lambda: stage.pinned(node) == 40 * PAGE_BYTES, "leased")
+        await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")
+        await nothing_left(stage)
+
+
+@pytest.mark.parametrize("worker", ["u-a", "u-b"])
+async def test_pages_come_from_the_node_s_own_ssd_and_from_another_one_s(tmp_path: Path, worker: str) -> None:
+    """They lie on the SSD of `b` alone."""
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND, ssd=True) as stage:
+        digests = await stage.put("b", IDS)
+        store = stage.agents["b"].store
+        await until(lambda: not stage.agents["b"].numbers()["unwritten_pages"], "written")
+        for number in range(3):  # 600 pages: more than the pool holds
+            await stage.put("b", [20_000 + number, *IDS * 5][: 200 * PAGE])
+        pages = list(map(store.catalog.get, page_keys(store.meet(SPACE), digests)))
+        assert all(page is not None and not page.in_dram for page in pages)
+        asked = await stage.ask(tokens=IDS, model=MODEL, worker=worker)
+        ready = await stage.until_state(asked["id"], "ready", "failed")
+        assert (ready["state"], ready["moved_bytes"]) == ("ready", 40 * PAGE_BYTES)
+        await until(lambda: stage.pinned(worker.removeprefix("u-")) == 40 * PAGE_BYTES, "leased")
         await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")
         await nothing_left(stage)
 
