@@ -151,6 +151,11 @@ def test_power_of_two_never_takes_the_busiest_and_spreads() -> None:
     assert chosen["p2"] > 50
 
 
+@pytest.mark.parametrize("name", ["power_of_two", "smg_cache_aware", "sglang_cache_aware"])
+def test_decode_is_the_idler_of_two(name: str) -> None:
+    assert {pick(name, [p("p0")], [d("d0", turns=2), d("d1", turns=1)], seed=seed)[1] for seed in range(20)} == {"d1"}
+
+
 def test_consistent_hash_moves_only_the_lost_workers_threads() -> None:
     whole = [p(f"p{i}") for i in range(5)]
     less = [worker for worker in whole if worker.worker.worker_id != "p2"]
@@ -165,6 +170,7 @@ def test_smg_takes_the_highest_overlap_then_the_lower_load_then_the_last() -> No
     l1, l2 = (6000, Tier.L1), (6016, Tier.L2)
     assert pick("smg_cache_aware", [p("p0", l1, turns=3), p("p1", l2, turns=30)])[0] == "p1"
     assert pick("smg_cache_aware", [p("p0", l1, turns=3), p("p1", l1, turns=2)])[0] == "p1"
+    assert pick("smg_cache_aware", [p("p0", l1, turns=2), p("p1", l1, turns=3)])[0] == "p0"
     assert pick("smg_cache_aware", [p("p0", l1), p("p1", l1)])[0] == "p1"
 
 
@@ -417,6 +423,6 @@ def test_umbp_rfc_has_four_terms() -> None:
     # 2000 + 0.7 * 1000 - 300 - 0.25 * 6400 - (1 + 1000 * 1000 / 1e6) ms / 0.02 ms per token
     assert umbp_score(TURN, prefill, KV_BYTES) == pytest.approx(2000 + 700 - 300 - 1600 - 100)
     assert pick("umbp_rfc", [prefill, p("p1", (800, Tier.L1))])[0] == "p1"
-    deep = p("p0", (1000, Tier.L3), (1000, Tier.L4), restore={Tier.L3: LINK, Tier.L4: LINK})
-    # 700 + 200 - the slower of two legs of 1 + 1 ms, and 0.02 ms a token.
-    assert umbp_score(TURN, deep, KV_BYTES) == pytest.approx(700 + 200 - 100)
+    deep = p("p0", (1000, Tier.L3), (500, Tier.L4), restore={Tier.L3: LINK, Tier.L4: LINK})
+    # 700 + 100 - the slower of two legs, 1 + 1 ms, at 0.02 ms a token.
+    assert umbp_score(TURN, deep, KV_BYTES) == pytest.approx(700 + 100 - 100)

@@ -53,6 +53,8 @@ def test_fetch_is_nothing_for_l1_and_serial_within_a_tier() -> None:
     assert fetch_ms(runs, 50, {Tier.L2: HOST}, 10.0) == 0
     assert fetch_ms(runs, 60, {Tier.L2: HOST}, 10.0) == pytest.approx(1 + 1)
     assert fetch_ms(runs, 80, {Tier.L2: HOST}, 10.0) == pytest.approx(2 + 2)
+    apart = (Run(0, 10, Tier.L3), Run(10, 10, Tier.L1), Run(20, 10, Tier.L3))
+    assert fetch_ms(apart, 30, {Tier.L3: POOL}, 10.0) == pytest.approx(4 + 4)
 
 
 def test_fetch_legs_are_pipelined_and_pass_the_host_link() -> None:
