@@ -98,6 +98,32 @@ def digests_of(ids: Sequence[int]) -> bytes:
     return b"".join(Chain(PAGE).extend_digests(array("I", ids))[1])
 
 
+def talk(topic: str, lines: int = 200) -> list[dict[str, Any]]:
+    return [{"role": "system", "content": f"On {topic}. " * lines}, {"role": "user", "content": f"What of {topic}?"}]
+
+
+async def turn(stage: Stage, messages: list[dict[str, Any]], key: str = "mine") -> str:
+    """The thread and the worker that served it."""
+    body = {"model": MODEL, "messages": messages, "max_tokens": 8}
+    reply = await stage.http.post("/v1/chat/completions", json=body, headers={"x-session-id": key})
+    assert reply.status_code == 200, reply.text
+    await until(lambda: not stage.gateway.extender.busy, "prompt made")
+    return reply.headers["x-loadback-thread"]
+
+
+async def nothing_left(stage: Stage) -> None:
+    """At the gateway, and at every agent: no lease, no pin, no write, nothing held, nothing running."""
+    prefetcher = stage.gateway.prefetch.prefetcher
+    await until(lambda: prefetcher.planner.board.budgets.idle and not prefetcher.executor.running, "moves over")
+    for node, agent in stage.agents.items():
+        await until(lambda agent=agent: not agent.stager._tasks, f"stages of {node} over")
+        for number in ("leases", "pinned_bytes", "writes_open"):
+            await until(lambda agent=agent, number=number: not agent.numbers()[number], f"{number} of {node} given back")
+        await until(lambda agent=agent: not any(job.held for job in agent.stager._jobs.values()), f"{node} holds nothing")
+        assert not agent.numbers()["stage_crashes"] + agent.numbers()["fetch_crashes"]
+    assert (prefetcher.crashes, prefetcher.executor.crashes, prefetcher.executor.leases) == (0, 0, 0)
+
+
 @asynccontextmanager
 async def prefetch_stage(
     folder: Path,

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from prefetch_stage import EAGER, MODEL, PAGE, PAGE_BYTES, SPACE, Stage, digests_of, prefetch_stage, until
+from prefetch_stage import EAGER, MODEL, PAGE, PAGE_BYTES, SPACE, Stage, digests_of, prefetch_stage, talk, until
 
 from bench.prefetch.slow_link import slow_link
 from costmodel.values import Tier
@@ -148,10 +148,6 @@ async def turn(stage: Stage, messages: list[dict[str, Any]], key: str, **more: A
     assert reply.status_code == 200, reply.text
     await until(lambda: not stage.gateway.extender.busy, "prompt made")
     return dict(reply.json())
-
-
-def talk(topic: str, lines: int) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": f"On {topic}. " * lines}, {"role": "user", "content": f"What of {topic}?"}]
 
 
 async def test_a_thread_whose_tool_runs_is_brought_back_to_the_device(tmp_path: Path) -> None:
