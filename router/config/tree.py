@@ -201,6 +201,8 @@ class PolicyConfig(Section):
             raise ValueError(f"policy {self.name!r} has no objective: only `cost` has")
         if self.objective is not Objective.SLO and (self.classes or self.slo != SloConfig()):
             raise ValueError("`slo` and `classes` are read under `objective: slo` only")
+        if "default" in self.classes and self.slo != SloConfig():
+            raise ValueError("`slo` and `classes.default` are both of turns that name no class: give one of them")
         return self
 
 

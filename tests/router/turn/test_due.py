@@ -62,6 +62,7 @@ def test_another_deadline_may_be_asked_about_where_deadlines_count() -> None:
         ("policy: {classes: {fast: {ttft_ms: 1}}}", "objective: slo"),
         ("policy: {slo: {ttft_ms: 1}}", "objective: slo"),
         ("policy: {name: sticky, objective: ttft}", "only `cost`"),
+        ("policy: {objective: slo, slo: {ttft_ms: 1}, classes: {default: {ttft_ms: 2}}}", "give one of them"),
         ("policy: {objective: slo, slo: {ttft_ms: 0}}", "policy.slo.ttft_ms"),
     ],
 )
