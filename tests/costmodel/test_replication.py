@@ -44,6 +44,14 @@ def test_a_copy_costs_a_turn_at_most_what_it_would_wait() -> None:
     assert chosen(0.0, uses=1000) == "holder"
 
 
+def test_a_new_threads_common_prefix_has_the_discount_instead() -> None:
+    new = msgspec.structs.replace(FORK, shared_tokens=9000)
+    fleet = unified_fleet([prefill("holder", held=9000, queued_ms=150.0), prefill("other")])
+    both = with_guards(replication_weight=1.0, common_prefix_discount=0.01)
+    assert names(decide(fleet, turn=new, policy=policy_after(10, both)))[0] == "holder"
+    assert names(decide(fleet, turn=new, policy=policy_after(10)))[0] == "other"
+
+
 def test_without_a_prefix_nothing_is_hot() -> None:
     fleet = unified_fleet([prefill("holder", held=9000, queued_ms=150.0), prefill("other")])
     assert names(decide(fleet, turn=TURN, policy=policy_after(10)))[0] == "holder"
