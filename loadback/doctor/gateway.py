@@ -101,7 +101,7 @@ def _check_predicted(worker: str, name: str, told: Predicted) -> Check | None:
     what = f"median error {told.error_p50:.0%}, bias {told.bias_p50:+.0%} over {last}"
     if told.drifting:
         fix = "nothing if it passes: rates are being learned; else see what has changed at that engine"
-        return warn(worker, name, f"drifting: {what}, and growing", fix)
+        return warn(worker, name, f"drifting: the last 40 are off by far more than those before them; {what}", fix)
     if told.turns >= JUDGED_TURNS and told.error_p50 > MAX_ERROR and name != SMALL:
         fix = "see the rates in GET /admin/workers: placements by this are little better than chance"
         return warn(worker, name, what, fix)
