@@ -162,7 +162,10 @@ async def prefetch_stage(
         http = await exits.enter_async_context(gateway_client(gateway))
         view = gateway.prefetch.prefetcher
         await until(lambda: all(view._links.node(node).up for node in nodes), "agents found")
-        await until(lambda: all(status.live for status in gateway.tiers.followers.status()), "agents followed")
+        followers = gateway.tiers.followers
+        for follower in followers._followers:
+            follower._looked_ms = float("-inf")  # only now is it known which spaces the workers have
+        await until(lambda: all(status.live and status.spaces for status in followers.status()), "agents followed")
         yield Stage(gateway, [worker for worker, _ in engines], http, agents, configs)
 
 
