@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from costmodel.params import Objective
 from costmodel.values import Decision, Scored, Terms, Tier, Turn, WorkerKey
 
 
-def explain_sentence(decision: Decision, turn: Turn) -> str:
+def explain_sentence(decision: Decision, turn: Turn, objective: Objective) -> str:
     """Why the pair won: "prefill p0 holds 12,288 of 12,900 tokens in L1: 41 ms against 388 ms on p1; decode d0: …".
 
     Each leg is compared with the cheapest of `decision.others` that differs in it; without any (not explained, or a fleet of
-    one) only the chosen is told. Where a guard or another policy kept a dearer worker, "although" says so.
+    one) only the chosen is told. Where a guard or another policy kept a dearer worker, "although" says so. An objective of first
+    tokens counts nothing behind them.
     """
+    first = objective is Objective.TTFT
     chosen = decision.chosen
     held = f"{worker_name(chosen.prefill)} holds {_held(chosen, turn)}"
     if chosen.prefill == chosen.decode:
-        return f"worker {held}: {_compare(chosen.terms.total_ms, [(o.terms.total_ms, o.prefill) for o in decision.others])}"
+        rivals = [(_whole_ms(other.terms, first), other.prefill) for other in decision.others]
+        return f"worker {held}: {_compare(_whole_ms(chosen.terms, first), rivals)}"
     prefills = [(_prefill_ms(o.terms), o.prefill) for o in decision.others if o.prefill != chosen.prefill]
-    decodes = [(_decode_ms(o.terms), o.decode) for o in decision.others if o.decode != chosen.decode]
+    decodes = [(_decode_ms(o.terms, first), o.decode) for o in decision.others if o.decode != chosen.decode]
     prefill = _compare(_prefill_ms(chosen.terms), prefills)
-    decode = _compare(_decode_ms(chosen.terms), decodes)
-    return f"prefill {held}: {prefill}; decode {worker_name(chosen.decode)}: {decode}{_pressure(chosen.terms)}"
+    decode = _compare(_decode_ms(chosen.terms, first), decodes)
+    return f"prefill {held}: {prefill}; decode {worker_name(chosen.decode)}: {decode}{'' if first else _pressure(chosen.terms)}"
 
 
 def worker_name(worker: WorkerKey) -> str:
@@ -53,8 +57,12 @@ def _prefill_ms(terms: Terms) -> float:
     return terms.queue_ms + terms.exposed_ms + terms.compute_ms
 
 
-def _decode_ms(terms: Terms) -> float:
-    return terms.admit_ms + terms.transfer_ms + terms.decode_ms
+def _decode_ms(terms: Terms, first: bool) -> float:
+    return terms.admit_ms + terms.transfer_ms + (0.0 if first else terms.decode_ms)
+
+
+def _whole_ms(terms: Terms, first: bool) -> float:
+    return terms.ttft_ms if first else terms.total_ms
 
 
 def _pressure(terms: Terms) -> str:

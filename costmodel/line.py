@@ -13,6 +13,7 @@ _NOISE = 0.1  # expected relative error of one observation
 _PRIOR_SPREAD = 2.0  # the prior may be off by a few times itself
 _CLIP = 2.0  # residual of one observation, relative to the prediction
 _SETTLED, _SETTLED_CLIP = 16, 0.5  # after so many one far above says less: mostly it holds a wait that nothing told of
+_UNSURE = 4  # observations, after which one far above says no more of the machine than others
 _FLOOR = 1e-9
 _LEAST_INTERCEPT = 0.02  # of the smallest recent y, and
 _LEAST_SLOPE = 0.001  # of a typical y over a typical x: noise must not fit either coefficient away
@@ -45,7 +46,7 @@ class RelativeLine:
         predicted = self.at(x)
         upper = _CLIP if self.observed < _SETTLED else _SETTLED_CLIP
         residual = min(max(y - predicted, -_CLIP * predicted), upper * predicted)
-        if y > (1 + _CLIP) * predicted and not self.observed:
+        if y > (1 + _CLIP) * predicted and self.observed < _UNSURE:
             self._start_from(x, y)
             residual = y - self.at(x)
             predicted = self.at(x)
@@ -76,7 +77,7 @@ class RelativeLine:
         self._least_y = y if self.observed == 1 else min(y, self._least_y / _FORGETTING)
 
     def _start_from(self, x: float, y: float) -> None:
-        """The first observation shows the prior to be of another kind of machine: scale it as a whole."""
+        """One of the first observations shows the prior to be of another kind of machine: scale it as a whole."""
         scale = y / self.at(x)
         self.intercept *= scale
         self.slope *= scale

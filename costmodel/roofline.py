@@ -9,12 +9,30 @@ reads no files and knows no measured worker.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import isfinite
+
 import msgspec
 
 from costmodel.hardware import BYTES_PER_MS_PER_GBS, HardwarePrior
 from costmodel.values import DecodeRates, Link, PrefillRates
 
 _LATENCY_MS = HardwarePrior()  # links' latencies are no data sheet's: the project's own priors stand
+
+
+_LARGEST = 1e12  # beyond any machine, in any unit here
+
+
+def _require_amounts(described: msgspec.Struct, may_be_zero: Iterable[str]) -> None:
+    """Every number, also those by data type, is above 0 (or 0 where it `may_be_zero`) and no larger than any machine's. Raises
+    ValueError that names the key."""
+    for key, value in msgspec.structs.asdict(described).items():
+        amounts = value.items() if isinstance(value, dict) else [("", value)]
+        for kind, amount in amounts:
+            if isinstance(amount, str | bool):
+                continue
+            if not isfinite(amount) or amount < 0 or amount > _LARGEST or (amount == 0 and key not in may_be_zero):
+                raise ValueError(f"{key}{f'.{kind}' if kind else ''} is {amount}: a positive number is needed")
 
 
 class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,6 +49,9 @@ class Accelerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_ms: float  # one forward's time that no roofline explains: launches, collectives, weights
     usd_per_hour: float
 
+    def __post_init__(self) -> None:
+        _require_amounts(self, may_be_zero=("step_ms", "usd_per_hour"))
+
 
 class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a model costs, by its architecture."""
@@ -43,6 +64,9 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expert_gb_per_request: float  # weights that one more decoding request makes a step read; 0 for dense models
     weights_gb: dict[str, float]  # by data type
     context_tokens: int
+
+    def __post_init__(self) -> None:
+        _require_amounts(self, may_be_zero=("attention_mflop_per_token2", "expert_gb_per_request"))
 
 
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -49,4 +49,4 @@ def decision(policy: str, turn: Turn, chosen: Scored, fleet: Fleet, params: Cost
     if not explain:
         return Decision(chosen, (), policy, "")
     others = runners_up(turn, chosen, fleet, params)
-    return Decision(chosen, others, policy, explain_sentence(Decision(chosen, others, policy, ""), turn))
+    return Decision(chosen, others, policy, explain_sentence(Decision(chosen, others, policy, ""), turn, params.objective))

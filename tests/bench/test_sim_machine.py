@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bench.simulate.machine import CONFIGS, MachineError, load_accelerator, load_model
 
@@ -25,3 +26,24 @@ def test_what_is_missing_or_wrong_is_named(tmp_path: Path) -> None:
     wrong.write_text((CONFIGS / "hardware" / "cpu.yaml").read_text() + "colour: red\n")
     with pytest.raises(MachineError, match="colour"):
         load_accelerator(str(wrong))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hbm_gb_per_s", ".nan"), ("host_gb_per_s", "0"), ("step_ms", "-30"), ("ssd_gb_per_s", ".inf"), ("tflops", "{bf16: -1}")],
+)
+def test_no_machine_has_such_a_figure(tmp_path: Path, key: str, value: str) -> None:
+    tree = yaml.safe_load((CONFIGS / "hardware" / "cpu.yaml").read_text())
+    tree[key] = yaml.safe_load(value)
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(yaml.safe_dump(tree))
+    with pytest.raises(MachineError, match=f"{key}.*a positive number is needed"):
+        load_accelerator(str(wrong))
+
+
+def test_no_model_costs_less_than_nothing(tmp_path: Path) -> None:
+    tree = yaml.safe_load((CONFIGS / "models" / "qwen3-32b.yaml").read_text())
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(yaml.safe_dump(tree | {"gflop_per_token": -1.0}))
+    with pytest.raises(MachineError, match="gflop_per_token is -1.0"):
+        load_model(str(wrong))

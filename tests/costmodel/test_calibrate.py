@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from costmodel.calibrate import DecodeEstimator, LinkEstimator, OutputLengthEstimator, PrefillEstimator
@@ -22,6 +22,8 @@ RATIO = PRIOR.ms_per_token2 / PRIOR.ms_per_token
     ms_per_token=st.floats(0.0005, 2),
     seed=st.integers(0, 2**16),
 )
+@example(1.0, 1.0, 1676)  # the first turn is short, and near the prior by chance
+@example(1.0, 1.0, 2421)
 def test_prefill_curve_is_found(base_ms: float, ms_per_token: float, seed: int) -> None:
     rng = random.Random(seed)
     estimator = PrefillEstimator(PRIOR)

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from costmodel.explain import explain_sentence
-from costmodel.params import PolicyParams
+from costmodel.params import CostParams, Objective, PolicyParams
 from costmodel.policies import REGISTRY, NoCandidates
 from costmodel.policies.base import Policy
 from costmodel.policies.sticky import rendezvous_weight
@@ -171,7 +171,15 @@ def test_the_sentence_owns_up_to_a_dearer_choice() -> None:
     assert decision.reason == "worker u0 holds none of 10,000 tokens: 1,310 ms although 1,150 ms on u1"
 
 
+def test_the_sentence_counts_what_the_objective_counts() -> None:
+    first = PolicyParams(CostParams(objective=Objective.TTFT))
+    assert decide(REGISTRY["cost"](first), PD, explain=True).reason.endswith("; decode d0: 11 ms against 11 ms on d1")
+    fleet = unified_fleet([prefill("u0"), prefill("u1", 8000)])
+    assert decide(REGISTRY["cost"](first), fleet, explain=True).reason.endswith(": 50 ms against 210 ms on u0")
+
+
 def test_the_sentence_for_a_fleet_of_one() -> None:
     key = WorkerKey("u0", 3)
     scored = Scored(key, key, 64, Tier.L3, Terms(compute_ms=7.0))
-    assert explain_sentence(Decision(scored, (), "cost", ""), TURN) == "worker u0/3 holds 64 of 10,000 tokens down to L3: 7 ms"
+    sentence = explain_sentence(Decision(scored, (), "cost", ""), TURN, Objective.E2E)
+    assert sentence == "worker u0/3 holds 64 of 10,000 tokens down to L3: 7 ms"
