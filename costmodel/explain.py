@@ -10,8 +10,8 @@ def explain_sentence(decision: Decision, turn: Turn, objective: Objective) -> st
     """Why the pair won: "prefill p0 holds 12,288 of 12,900 tokens in L1: 41 ms against 388 ms on p1; decode d0: …".
 
     Each leg is compared with the cheapest of `decision.others` that differs in it; without any (not explained, or a fleet of
-    one) only the chosen is told. Where a guard or another policy kept a dearer worker, "although" says so. An objective of first
-    tokens counts nothing behind them.
+    one) only the chosen is told. Where a guard or another policy kept a dearer worker, "although" says so. For an objective of
+    first tokens nothing behind them counts.
     """
     first = objective is Objective.TTFT
     chosen = decision.chosen

@@ -45,5 +45,5 @@ def test_no_model_costs_less_than_nothing(tmp_path: Path) -> None:
     tree = yaml.safe_load((CONFIGS / "models" / "qwen3-32b.yaml").read_text())
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text(yaml.safe_dump(tree | {"gflop_per_token": -1.0}))
-    with pytest.raises(MachineError, match="gflop_per_token is -1.0"):
+    with pytest.raises(MachineError, match=r"gflop_per_token is -1\.0"):
         load_model(str(wrong))
