@@ -102,10 +102,12 @@ def talk(topic: str, lines: int = 200) -> list[dict[str, Any]]:
     return [{"role": "system", "content": f"On {topic}. " * lines}, {"role": "user", "content": f"What of {topic}?"}]
 
 
-async def turn(stage: Stage, messages: list[dict[str, Any]], key: str = "mine") -> str:
-    """The thread and the worker that served it."""
-    body = {"model": MODEL, "messages": messages, "max_tokens": 8}
-    reply = await stage.http.post("/v1/chat/completions", json=body, headers={"x-session-id": key})
+async def turn(
+    stage: Stage, messages: list[dict[str, Any]], key: str = "mine", headers: dict[str, str] | None = None, **more: Any
+) -> str:
+    """Its thread; `headers` in place of a session's key, `more` of a body."""
+    body = {"model": MODEL, "messages": messages, "max_tokens": 8, **more}
+    reply = await stage.http.post("/v1/chat/completions", json=body, headers=headers or {"x-session-id": key})
     assert reply.status_code == 200, reply.text
     await until(lambda: not stage.gateway.extender.busy, "prompt made")
     return reply.headers["x-loadback-thread"]

@@ -62,3 +62,22 @@ async def test_an_idle_thread_s_pages_come_to_where_it_will_be_sent(tmp_path: Pa
         assert tally.jobs == {JobState.CANCELLED: 1}
         assert (tally.useful_bytes, tally.wasted_bytes) == (0, tally.moved_bytes)
         await nothing_left(stage)
+
+
+async def test_a_compaction_takes_back_what_was_for_the_history_before_it(tmp_path: Path) -> None:
+    before = [*talk("disks", 100), {"role": "assistant", "content": "Much. " * 100}, {"role": "user", "content": "Go on."}]
+    after = [before[0], {"role": "user", "content": "You told much of disks. Go on."}]
+    tool = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
+    client = {"headers": {"thread-id": "t", "session-id": "s"}, "tools": [tool]}
+    async with prefetch_stage(tmp_path, prefetch={"warm": False, "triggers": [Trigger.EXPLICIT]}) as stage:
+        thread = await turn(stage, before, **client)
+        ids = stage.gateway.prefetch.subjects.ids(thread)
+        assert ids is not None
+        digests = await stage.put("b", ids)
+        for worker in ("u-a", "u-b"):
+            assert (await stage.http.post(f"/admin/workers/{worker}/flush")).status_code == 200
+        asked = await stage.ask(thread=thread, worker="u-a")
+        await until(lambda: stage.pinned("a") == len(digests) // 32 * PAGE_BYTES, "moved and leased")
+        assert await turn(stage, after, **client) != thread
+        assert (await stage.until_state(asked["id"], "cancelled", "consumed", "expired"))["state"] == "cancelled"
+        await nothing_left(stage)
