@@ -12,6 +12,7 @@ from costmodel.line import RelativeLine
 from costmodel.values import DecodeRates, Link, PrefillRates
 
 _THROUGHPUT_TOKENS = 20_000  # a report weighs one half when it covers this many tokens
+_TELLING_TOKENS = 256  # fewer say nothing where nothing is known yet
 _OUTLIER_FACTOR = 4.0  # one sample moves a mean as if it were at most this far off
 _PLAUSIBLE = (1e-18, 1e18)  # no rate, time or length lies outside
 _LINK_WEIGHT = 0.2
@@ -47,11 +48,11 @@ class PrefillEstimator:
         """One rank's cumulative counters as in a `LoadReport`. Counters that went back are a restarted engine's."""
         if uncached_tokens_total is None or busy_us_total is None:
             return
-        before = self._counters.get(dp_rank)
-        self._counters[dp_rank] = (uncached_tokens_total, busy_us_total)
-        if before is None:
-            return
+        before = self._counters.setdefault(dp_rank, (uncached_tokens_total, busy_us_total))
         tokens, busy_us = uncached_tokens_total - before[0], busy_us_total - before[1]
+        if 0 <= tokens < _TELLING_TOKENS and not self._throughput.observed:
+            return  # a hit or a warm request: its fixed cost over a token or two is no throughput
+        self._counters[dp_rank] = (uncached_tokens_total, busy_us_total)
         if tokens > 0 and busy_us > 0:
             self._throughput.observe(busy_us / 1000 / tokens, tokens / (tokens + _THROUGHPUT_TOKENS))
 

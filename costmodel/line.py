@@ -14,6 +14,7 @@ _PRIOR_SPREAD = 2.0  # the prior may be off by a few times itself
 _CLIP = 2.0  # residual of one observation, relative to the prediction
 _SETTLED, _SETTLED_CLIP = 16, 0.5  # after so many one far above says less: mostly it holds a wait that nothing told of
 _UNSURE = 4  # observations, after which one far above says no more of the machine than others
+_TELLING_SHARE = 0.1  # of the typical x, below which one observation tells nothing of the slope
 _FLOOR = 1e-9
 _LEAST_INTERCEPT = 0.02  # of the smallest recent y, and
 _LEAST_SLOPE = 0.001  # of a typical y over a typical x: noise must not fit either coefficient away
@@ -29,6 +30,7 @@ class RelativeLine:
         self.intercept = max(intercept, _FLOOR)
         self.slope = max(slope, _FLOOR)
         self.observed = 0
+        self._typical_x = typical_x
         self._mean_x = self._mean_y = self._least_y = 0.0
         typical_y = self.intercept + self.slope * typical_x
         # Each coefficient could account for the whole of a typical y, whatever the prior's own split.
@@ -77,12 +79,16 @@ class RelativeLine:
         self._least_y = y if self.observed == 1 else min(y, self._least_y / _FORGETTING)
 
     def _start_from(self, x: float, y: float) -> None:
-        """One of the first observations shows the prior to be of another kind of machine: scale it as a whole."""
+        """One of the first observations shows the prior to be of another kind of machine: scale it as a whole. At a small x
+        that is known of the intercept alone: a first hit takes its time whatever the slope."""
         scale = y / self.at(x)
-        self.intercept *= scale
-        self.slope *= scale
         self._max_aa *= scale * scale
-        self._max_bb *= scale * scale
+        if x < _TELLING_SHARE * self._typical_x:
+            self.intercept = y - self.slope * x
+        else:
+            self.intercept *= scale
+            self.slope *= scale
+            self._max_bb *= scale * scale
         self._aa, self._ab, self._bb = self._max_aa, 0.0, self._max_bb
 
     def _gain(self, x: float, predicted: float) -> tuple[float, float]:

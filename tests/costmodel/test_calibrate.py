@@ -41,6 +41,18 @@ def test_prefill_curve_is_found(base_ms: float, ms_per_token: float, seed: int) 
         assert predicted == pytest.approx(truth(uncached, cached), rel=0.15)
 
 
+@pytest.mark.parametrize("restored", [0, 6_600])
+def test_a_hit_that_comes_first_says_nothing_of_what_computing_costs(restored: int) -> None:
+    estimator = PrefillEstimator(PrefillRates(0.0, 0.0152, 0.0))
+    estimator.observe(40, 105.0, restored)
+    rates = estimator.rates
+    assert rates.base_ms + 40 * rates.ms_per_token == pytest.approx(105.0)
+    assert rates.ms_per_token == pytest.approx(0.0152, rel=0.05)
+    for tokens in (8_000, 60, 5_000, 12_000, 40, 3_000):
+        estimator.observe(tokens, 20 + 0.04 * tokens)
+    assert estimator.rates.ms_per_token == pytest.approx(0.04, rel=0.1)
+
+
 def test_the_cost_of_cached_tokens_scales_with_that_of_new_ones() -> None:
     estimator = PrefillEstimator(PrefillRates(10.0, 0.1, 0.0, ms_per_cached_token=0.03))
     for n in range(400):
@@ -82,6 +94,15 @@ def test_counters_are_kept_by_rank_and_restarts_are_no_sample() -> None:
     estimator.observe_report(10, 10, 1)
     estimator.observe_report(None, None, 1)
     assert estimator.rates.queue_ms_per_token == pytest.approx(0.05)
+
+
+def test_the_fixed_cost_of_a_warm_request_is_no_throughput() -> None:
+    estimator = PrefillEstimator(PRIOR)
+    estimator.observe_report(0, 0)
+    estimator.observe_report(1, 6_043)
+    assert estimator.rates == PRIOR
+    estimator.observe_report(2_000, 106_000)
+    assert estimator.rates.ms_per_token == pytest.approx(0.053)
 
 
 def test_a_timed_prefill_takes_over_from_throughput() -> None:
