@@ -160,13 +160,14 @@ std::vector<std::size_t> page_sizes(std::span<const Move> pieces, std::size_t pi
 }
 
 // Pages in turn keep more memory banks busy, as in interleaved copies. At most kHashedTogether.
-void copy_hashed(const HashedCopy& copy, std::span<const Move> pieces, std::span<const std::size_t> sizes, std::byte* digests) {
+void copy_hashed(const HashedCopy& copy, std::span<const Move> pieces, std::span<const std::size_t> sizes, std::byte* digests,
+                 bool to_small) {
   std::array<HashedPage, kHashedTogether> under_way;
   std::array<std::byte*, kHashedTogether> digest_of;
   const std::size_t pieces_a_page = pieces.size() / sizes.size();
   std::size_t count = 0;
   for (; count < sizes.size(); ++count) {
-    under_way[count].begin(copy, pieces.subspan(count * pieces_a_page, pieces_a_page), sizes[count]);
+    under_way[count].begin(copy, pieces.subspan(count * pieces_a_page, pieces_a_page), sizes[count], to_small);
     digest_of[count] = digests + count * kDigestBytes;
   }
   while (count) {
@@ -214,7 +215,7 @@ void PageCopier::move(std::span<const Move> moves) {
   });
 }
 
-void PageCopier::move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests) {
+void PageCopier::move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests, bool to_small) {
   const auto sizes = page_sizes(pieces, pieces_a_page);
   check_moves(pieces);
   if (sizes.empty()) return;
@@ -224,7 +225,7 @@ void PageCopier::move_hashed(std::span<const Move> pieces, std::size_t pieces_a_
   pool_.run((sizes.size() + per_job - 1) / per_job, [&, per_job](std::size_t job) {
     const std::size_t first = job * per_job, count = std::min(per_job, sizes.size() - first);
     copy_hashed(hashed_, pieces.subspan(first * pieces_a_page, count * pieces_a_page), std::span(sizes).subspan(first, count),
-                digests + first * kDigestBytes);
+                digests + first * kDigestBytes, to_small);
   });
 }
 
