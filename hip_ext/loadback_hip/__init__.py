@@ -1,4 +1,4 @@
-"""Page copies at the memory's limit, SSD reads at the device's, page tables, restores on the copy engines: `_native` is the native part."""
+"""Page copies at the memory's limit, SSD reads at the device's, tables of page ids, restores on the copy engines, natively."""
 
 from loadback_hip._native import (
     Backing,

@@ -74,6 +74,11 @@ class PageKeys(Sequence[PageKey]):
             self._distinct_ids = frozenset(self.ids)
         return self._distinct_ids
 
+    @property
+    def joined(self) -> bytes:
+        """The keys, KEY_BYTES each."""
+        return self.space.join([b"", *self.each_digest()])
+
     def each_digest(self) -> list[bytes]:
         return [digest for (digest,) in _DIGEST.iter_unpack(self.digests)]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from typing import cast
 
 from costmodel.values import Tier
 from kvtier.page.key import PageKey, PageKeys, id_of, space_of
@@ -26,6 +27,16 @@ class _Listed:
     def get(self, number: int) -> Page | Run | None:
         """By id."""
         return self.entries.get(self.ids.get(number))
+
+    def find(self, keys: PageKeys) -> list[Page | Run | None]:
+        """Many by id."""
+        return list(map(self.entries.get, self.ids.get_all(keys.digests)))
+
+    def put_all(self, keys: PageKeys, pages: Sequence[Page]) -> None:
+        """Under numbers of their own."""
+        numbers = self.take(len(pages))
+        self.entries.update(zip(numbers, pages, strict=True))
+        self.ids.put_all(keys.digests, numbers.start, 1)
 
     def take(self, count: int) -> range:
         """Numbers that were not given before."""
@@ -54,9 +65,8 @@ class Catalog:
         listed = self._spaces.get(space_of(key))
         entry = listed.get(id_of(key)) if listed is not None else None
         if isinstance(entry, Run):
-            position = entry.keys.ids.index(id_of(key))
-            return _named(self.tell_apart(entry)[position], key)
-        return _named(entry, key)
+            entry = self.tell_apart(entry)[entry.keys.ids.index(id_of(key))]
+        return entry if entry is not None and entry.key == key else None
 
     def find(self, keys: Sequence[PageKey]) -> list[Page | None]:
         """Many of one space at once."""
@@ -64,13 +74,11 @@ class Catalog:
         listed = self._spaces.get(keys.space)
         if listed is None:
             return [None] * len(keys)
-        numbers = listed.ids.get_all(keys.digests)
-        runs = [entry for number in set(numbers) if isinstance(entry := listed.entries.get(number), Run)]
+        entries = listed.find(keys)
+        runs = {entry for entry in entries if isinstance(entry, Run)} if Run in set(map(type, entries)) else ()
         for run in runs:
             self.tell_apart(run)
-        if runs:
-            numbers = listed.ids.get_all(keys.digests)
-        return list(map(_named, map(listed.entries.get, numbers), keys))
+        return list(_named(listed.find(keys) if runs else entries, keys))
 
     def parts(self, keys: PageKeys) -> list[Page | Run | None]:
         """The same, but a run of which `keys` name all pages in their order is one part."""
@@ -82,29 +90,26 @@ class Catalog:
         while at < len(keys):
             entry = listed.get(keys.ids[at])
             if not isinstance(entry, Run) or not keys.names_at(at, entry.keys):
-                return [*parts, *self._parts_and_pages(listed, keys[at:])]
+                return parts + self._parts_and_pages(listed, keys[at:] if at else keys)
             parts.append(entry)
             at += len(entry)
         return parts
 
     def _parts_and_pages(self, listed: _Listed, keys: PageKeys) -> list[Page | Run | None]:
         """The same where not all are runs: what is not a whole run is a page for itself."""
-        numbers = listed.ids.get_all(keys.digests)
+        entries = listed.find(keys)
+        if Run not in set(map(type, entries)):
+            return list(_named(entries, keys))
         parts: list[Page | Run | None] = []
         at = 0
-        for index, (number, key) in enumerate(zip(numbers, keys, strict=True)):
-            if index < at:
-                continue
-            entry = listed.entries.get(number)
-            if not isinstance(entry, Run):
-                parts.append(_named(entry, key) if entry is not None or number == 0 else self.get(key))
-            elif keys.names_at(at, entry.keys):
+        while at < len(keys):
+            entry = entries[at]
+            if isinstance(entry, Run) and entry.pages is None and keys.names_at(at, entry.keys):
                 parts.append(entry)
                 at += len(entry)
-                continue
             else:
-                parts.append(self.get(key))
-            at += 1
+                parts.append(self.get(keys[at]))
+                at += 1
         return parts
 
     def fresh(self, keys: PageKeys) -> bool:
@@ -113,7 +118,12 @@ class Catalog:
 
     def has_room_for(self, key: PageKey) -> bool:
         """Whether a page of this name could be listed, or is: false beside another page with its id."""
-        return self._listed(space_of(key)).get(id_of(key)) is None or self.get(key) is not None
+        return not self.beside_others(PageKeys.of([key]), [self.get(key)])
+
+    def beside_others(self, keys: PageKeys, pages: Sequence[Page | None]) -> list[int]:
+        """Which of these cannot be listed, because another page has the id. `pages` were found for them."""
+        numbers = self._listed(keys.space).ids.get_all(keys.digests)
+        return [index for index, (number, page) in enumerate(zip(numbers, pages, strict=True)) if number and page is None]
 
     def entries(self, space: bytes | None = None) -> list[Page | Run]:
         """All that is listed (of a space)."""
@@ -133,9 +143,7 @@ class Catalog:
             return run.pages
         listed, pages = self._spaces[run.keys.space], run.tell_apart()
         del listed.entries[listed.ids.get(run.keys.ids[0])]
-        numbers = listed.take(len(pages))
-        listed.entries.update(zip(numbers, pages, strict=True))
-        listed.ids.put_all(run.keys.digests, numbers.start, 1)
+        listed.put_all(run.keys, pages)
         self._on_apart(run)
         return pages
 
@@ -154,10 +162,14 @@ class Catalog:
         for key in [key for key in self._moved if space_of(key) == space]:
             del self._moved[key]
 
-    def entered_dram(self, keys: PageKeys, pages: Iterable[Page]) -> None:
+    def entered_dram(self, keys: PageKeys, pages: Sequence[Page]) -> None:
         """Pages and their keys."""
-        for page in pages:
-            self._list(page)
+        if self.fresh(keys):
+            self._listed(keys.space).put_all(keys, pages)
+            self._came_back(keys)
+        else:
+            for page in pages:
+                self._list(page)
         self.journals.stored(keys, Tier.L3)
 
     def run_entered(self, run: Run) -> None:
@@ -165,9 +177,7 @@ class Catalog:
         (number,) = listed.take(1)
         listed.entries[number] = run
         listed.ids.put_all(run.keys.digests, number, 0)
-        if self._moved:
-            for key in run.keys:
-                self._moved.pop(key, None)
+        self._came_back(run.keys)
         self.journals.stored(run.keys, Tier.L3)
 
     def left_dram(self, pages: Iterable[Page]) -> None:
@@ -219,8 +229,12 @@ class Catalog:
             (place,) = listed.take(1)
             listed.ids.put(number, place)
         listed.entries[place] = page
+        self._came_back((page.key,))
+
+    def _came_back(self, keys: Iterable[PageKey]) -> None:
         if self._moved:
-            self._moved.pop(page.key, None)
+            for key in keys:
+                self._moved.pop(key, None)
 
     def _unlist(self, page: Page) -> None:
         listed, number = self._listed(space_of(page.key)), id_of(page.key)
@@ -228,6 +242,10 @@ class Catalog:
         listed.ids.drop(number)
 
 
-def _named(entry: Page | Run | None, key: PageKey) -> Page | None:
-    """The page with this key, not another one with its id."""
-    return entry if isinstance(entry, Page) and entry.key == key else None
+def _named(entries: Sequence[Page | Run | None], keys: PageKeys) -> Sequence[Page | None]:
+    """Pages with these keys, not others with their ids."""
+    if set(map(type, entries)) == {Page}:  # as they mostly are
+        pages = cast("Sequence[Page]", entries)
+        if b"".join([page.key for page in pages]) == keys.joined:
+            return pages
+    return [entry if isinstance(entry, Page) and entry.key == key else None for entry, key in zip(entries, keys, strict=True)]

@@ -148,14 +148,13 @@ class DramTier:
         return self._take_colder_slab(size) or self._evict(size, count) or self._take_any_slab(size)
 
     def _evict(self, size: int, count: int) -> bool:
-        """Up to `count` pages of a class, until it is time to look at the others."""
+        """Up to `count` pages of a class: of a run all of them, of others until it is time to look at the other classes."""
         before = self._evictions_of.get(size, 0)
-        count = min(count, self.slabs.slab_bytes // size - before)
         victim = self._victims.peek(size)
         if isinstance(victim, Run):
             evicted = self.evict_tail(victim, count)
         else:
-            pages = self._victims.pop(size, count)
+            pages = self._victims.pop(size, min(count, self.slabs.slab_bytes // size - before))
             self.evict(pages)
             evicted = len(pages)
         self._evictions_of[size] = before + evicted

@@ -23,9 +23,12 @@ class Lease(msgspec.Struct):
     id: int
     owner: int
     held: Sequence[Held]  # in the order of the keys that it was asked for with
-    covered_bytes: int
     granted_ms: float
     deadline_ms: float
+
+    @property
+    def covered_bytes(self) -> int:
+        return sum(held.length * len(held) if isinstance(held, Run) else held.length for held in self.held)
 
 
 class Leases:
@@ -40,8 +43,8 @@ class Leases:
     def __len__(self) -> int:
         return len(self._running)
 
-    def grant(self, owner: int, held: Sequence[Held], covered_bytes: int, now_ms: float, deadline_ms: float) -> Lease:
-        lease = Lease(self._next, owner, held, covered_bytes, now_ms, deadline_ms)
+    def grant(self, owner: int, held: Sequence[Held], now_ms: float, deadline_ms: float) -> Lease:
+        lease = Lease(self._next, owner, held, now_ms, deadline_ms)
         self._next += 1
         self._running[lease.id] = lease
         self._of_owner.setdefault(owner, {})[lease.id] = lease

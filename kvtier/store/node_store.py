@@ -32,7 +32,6 @@ from kvtier.store.tiering import Tiering
 from kvtier.store.writes import Origin
 
 _MAX_RECENT = 16_384
-_NEEDS_NO_WRITING = (Status.EXISTS, Status.WRITING)
 
 
 class NodeStore:
@@ -80,33 +79,34 @@ class NodeStore:
     def acquire(self, keys: Sequence[PageKey], owner: int, ttl_ms: float, now_ms: float) -> Acquired:
         """Lease those of `keys`, of one space, that lie in DRAM, in one lease."""
         self._pass_time(now_ms)
-        answer = Acquired(0, [], [], {}, self.settings.retry_after_ms)
+        answer = Acquired(0, [Status.OK] * len(keys), [], {}, self.settings.retry_after_ms)
+        held, at = answer.held, 0
         for part in self.catalog.parts(PageKeys.of(keys)):
             if isinstance(part, Run):
-                answer.held.append(part)
-                answer.statuses.extend([Status.OK] * len(part))
-            elif part is not None and part.offset != NOWHERE:
-                answer.held.append(part)
-                answer.statuses.append(Status.OK)
+                held.append(part)
+                at += len(part)
+                continue
+            if part is None or part.offset == NOWHERE:
+                answer.statuses[at] = self._absent(at, keys[at], part, answer.moved)
             else:
-                index = len(answer.statuses)
-                answer.statuses.append(self._absent(index, keys[index], part, answer.moved))
-        return self._leased(answer, owner, ttl_ms) if answer.held else answer
+                held.append(part)
+            at += 1
+        return self._leased(answer, owner, ttl_ms) if held else answer
 
     def lacks_any(self, keys: Sequence[PageKey]) -> bool:
         """Whether any of `keys` is not in DRAM."""
         parts = self.catalog.parts(PageKeys.of(keys))
         return any(part is None or (isinstance(part, Page) and part.offset == NOWHERE) for part in parts)
 
-    def gather(self, keys: Iterable[PageKey], held: dict[int, Page], room_bytes: float = inf) -> bool:
+    def gather(self, keys: Sequence[PageKey], held: dict[int, Page], room_bytes: float = inf) -> bool:
         """Send for what is on SSD and hold what is in DRAM, so that what still comes does not push out what has come.
 
         Whether any of `keys` is on its way. `held` is by generation and grows, by up to `room_bytes`; give it to `let_go` in
         the end.
         """
         coming = False
-        for key in keys:
-            page = self.catalog.get(key)
+        pages = self.catalog.find(keys) if isinstance(keys, PageKeys) else map(self.catalog.get, keys)
+        for key, page in zip(keys, pages, strict=True):
             if page is None:
                 coming = coming or self.tiering.writes.writing(key)
             elif not page.in_dram:
@@ -332,7 +332,6 @@ class NodeStore:
     def _leased(self, answer: Acquired, owner: int, ttl_ms: float) -> Acquired:
         now_ms, half_life_ms = self._now_ms, self.settings.heat_half_life_ms
         before = after = NEVER
-        covered_bytes = 0
         for held in answer.held:
             held.holds += 1
             held.hits += 1
@@ -340,21 +339,17 @@ class NodeStore:
             if held.heat != before:  # neighbours were mostly stored and read together
                 before, after = held.heat, warmed(held.heat, now_ms, half_life_ms)
             held.heat = after
-            if isinstance(held, Run):
-                covered_bytes += held.length * len(held)
-            else:
-                covered_bytes += held.length
-                held.read_since_written = True
+            held.read_since_written = True
         self.counters.dram_hits += answer.statuses.count(Status.OK)
         self._note_recent(answer.held)
-        lease = self._leases.grant(owner, answer.held, covered_bytes, now_ms, self._lease_end_ms(ttl_ms))
+        lease = self._leases.grant(owner, answer.held, now_ms, self._lease_end_ms(ttl_ms))
         return Acquired(lease.id, answer.statuses, answer.held, answer.moved, answer.retry_after_ms)
 
-    def _note_recent(self, held: Iterable[Held]) -> None:
-        for each in held:
-            if self._recent_pages >= _MAX_RECENT:
-                return
-            keys = each.keys if isinstance(each, Run) else (each.key,)
+    def _note_recent(self, held: Sequence[Held]) -> None:
+        if self._recent_pages >= _MAX_RECENT:
+            return
+        pages = [each.key for each in held if isinstance(each, Page)]
+        for keys in [pages, *(each.keys for each in held if isinstance(each, Run))]:
             self._recent.append(keys)
             self._recent_pages += len(keys)
 
@@ -390,20 +385,21 @@ class NodeStore:
     def _occupied(self, keys: PageKeys) -> list[Status]:
         """EXISTS and WRITING need no writing; OK does. A prompt that is put once more will not push out its own pages."""
         statuses = [Status.OK] * len(keys)
-        for index, page in enumerate(self.catalog.find(keys)):
+        pages = self.catalog.find(keys)
+        for index, page in enumerate(pages):
             if page is not None:
                 page.last_ms = self._now_ms
-                if page.in_dram:
+                if page.offset != NOWHERE:
                     statuses[index] = Status.EXISTS
-            elif not self.catalog.has_room_for(keys[index]):
-                statuses[index] = Status.BUSY
+        for index in self.catalog.beside_others(keys, pages):
+            statuses[index] = Status.BUSY
         if self.tiering.writes.writing_any(keys) or len(keys.distinct_ids) < len(keys):
             named: set[int] = set()
             for index, key in enumerate(keys):
                 if statuses[index] is Status.OK and (id_of(key) in named or self.tiering.writes.writing(key)):
                     statuses[index] = Status.WRITING
                 named.add(id_of(key))
-        self.counters.already_stored += sum(status in _NEEDS_NO_WRITING for status in statuses)
+        self.counters.already_stored += statuses.count(Status.EXISTS) + statuses.count(Status.WRITING)
         return statuses
 
     def _expire_writes(self) -> None:

@@ -36,6 +36,9 @@ class Run(msgspec.Struct, eq=False, gc=False):
     hits: int = 0
     holds: int = 0  # leases of all of it
     ticket: int = 0  # its entry in the victim queue; 0 = none
+    read_since_written: bool = False
+    doomed: bool = False  # never: who dooms a page, or lets it leave, tells the run apart
+    leaving: bool = False
     pages: list[Page] | None = None
 
     def __len__(self) -> int:

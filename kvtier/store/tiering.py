@@ -51,11 +51,11 @@ class Tiering:
 
     def settle(self, write: Write, checksums: bytes) -> None:
         """The bytes of `write`, already taken from `writes`, are pages from now on."""
-        if write.run is not None:
-            self._settle_run(write, write.run, checksums)
+        if write.run is not None and not self._demotes_at_once:
+            self._settle_run(write.run, checksums)
             return
         pages = self._pages(write, split_checksums(checksums))
-        for index, known in enumerate(self._catalog.find(write.keys)):
+        for index, known in enumerate(self._catalog.find(write.keys) if write.run is None else ()):
             if known is not None:
                 pages[index] = self._computed_anew(known, pages[index])
         self._catalog.entered_dram(write.keys, pages)
@@ -66,15 +66,16 @@ class Tiering:
     def unhold_all(self, held: Iterable[Held]) -> None:
         """One reader less of each."""
         for page in held:
-            if isinstance(page, Run):
-                self._unhold_run(page)
-            elif page.holds > 1 or page.doomed or page.leaving or not page.ticket:
+            if page.holds > 1 or page.doomed or page.leaving or not page.ticket:
                 self.unhold(page)
             else:
                 page.holds = 0  # evictable, unless it is pinned, and queued
 
-    def unhold(self, page: Page) -> None:
+    def unhold(self, page: Held) -> None:
         """One reader less."""
+        if isinstance(page, Run):
+            self._unhold_run(page)
+            return
         page.holds -= 1
         if page.holds:
             if not page.demoting:
@@ -257,7 +258,7 @@ class Tiering:
     def _demotes_at_once(self) -> bool:
         return self.ssd is not None and self.ssd.settings.demote is DemoteWhen.COMMIT
 
-    def _settle_run(self, write: Write, run: Run, checksums: bytes) -> None:
+    def _settle_run(self, run: Run, checksums: bytes) -> None:
         run.checksums = checksums
         run.tokens = self._catalog.journals.page_tokens(run.keys[0])
         run.generation = self._generations(len(run)).start
@@ -265,8 +266,6 @@ class Tiering:
         run.heat = warmed(NEVER, run.last_ms, self.settings.heat_half_life_ms)
         self._catalog.run_entered(run)
         self.dram.settle_run(run)
-        if self._demotes_at_once:
-            self._ssd.offer(self._catalog.tell_apart(run), self._clock())
 
     def _generations(self, count: int) -> range:
         generations = range(self._next_generation, self._next_generation + count)

@@ -44,13 +44,23 @@ void check_distinct(std::span<const std::int64_t> pages, std::size_t held) {
   }
 }
 
-// Sorted by what is written, a move can only overlap its neighbour's target, and a source only the targets around it.
-void check_moves(std::span<const Move> moves) {
-  const auto by_target = [](const Move& a, const Move& b) { return std::less<>{}(a.to, b.to); };
+// The moves by what they write. Pieces of pages mostly lie so already: page by page in a pool, piece by piece in an engine.
+std::vector<Move> by_target(std::span<const Move> moves, std::size_t pieces_a_page) {
+  const auto before = [](const Move& a, const Move& b) { return std::less<>{}(a.to, b.to); };
   std::vector<Move> sorted(moves.begin(), moves.end());
+  if (std::is_sorted(sorted.begin(), sorted.end(), before)) return sorted;
+  sorted.clear();
+  for (std::size_t piece = 0; piece < pieces_a_page; ++piece)
+    for (std::size_t index = piece; index < moves.size(); index += pieces_a_page) sorted.push_back(moves[index]);
+  if (!std::is_sorted(sorted.begin(), sorted.end(), before)) std::sort(sorted.begin(), sorted.end(), before);
+  return sorted;
+}
+
+// Sorted by what is written, a move can only overlap its neighbour's target, and a source only the targets around it.
+void check_moves(std::span<const Move> moves, std::size_t pieces_a_page = 1) {
+  std::vector<Move> sorted = by_target(moves, pieces_a_page);
   std::erase_if(sorted, [](const Move& move) { return move.bytes == 0; });
   if (sorted.empty()) return;
-  if (!std::is_sorted(sorted.begin(), sorted.end(), by_target)) std::sort(sorted.begin(), sorted.end(), by_target);
   for (std::size_t index = 1; index < sorted.size(); ++index)
     if (overlap(sorted[index - 1].to, sorted[index - 1].bytes, sorted[index].to, sorted[index].bytes))
       throw std::invalid_argument("two moves write the same bytes");
@@ -217,7 +227,7 @@ void PageCopier::move(std::span<const Move> moves) {
 
 void PageCopier::move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests, bool to_small) {
   const auto sizes = page_sizes(pieces, pieces_a_page);
-  check_moves(pieces);
+  check_moves(pieces, pieces_a_page);
   if (sizes.empty()) return;
   // Of few pages, so many a job that every thread has two; of large ones fewer, which need no turns and end together.
   const std::size_t most = std::clamp<std::size_t>(kHashedJobBytes / sizes.front(), 1, kHashedTogether);
