@@ -93,7 +93,8 @@ void fence_portable() {}
 
 #if defined(__x86_64__)
 
-constexpr std::size_t kAhead = 512;  // bytes
+constexpr std::size_t kAhead = 512;  // bytes, of what is copied
+constexpr std::size_t kFarAhead = 4096;  // to small pages
 constexpr std::size_t kSmallPage = 4096;
 constexpr std::size_t kPageAhead = 1024;  // bytes
 
@@ -125,17 +126,19 @@ __attribute__((target("avx2"), always_inline)) inline __m256i scramble_avx2(cons
 template <Stores kStores>
 __attribute__((target("avx2"))) void copy_avx2(std::byte* to, const std::byte* from, std::size_t stripes, std::size_t at,
                                                HashLanes& hash) {
+  constexpr std::size_t kSoon = kStores == Stores::past_small ? kFarAhead : kAhead;
   auto* const kept = reinterpret_cast<__m256i*>(hash.lanes.data());
   __m256i low = _mm256_load_si256(kept), high = _mm256_load_si256(kept + 1);
   if constexpr (kStores == Stores::past_small) {
-    const std::size_t past = (reinterpret_cast<std::uintptr_t>(to) + kPageAhead) % kSmallPage;
-    if (past < stripes * kStripeBytes) _mm_prefetch(reinterpret_cast<const char*>(to) + kPageAhead - past, _MM_HINT_NTA);
+    const auto soon = reinterpret_cast<std::uintptr_t>(to) + kPageAhead;
+    const std::uintptr_t next = (soon + kSmallPage - 1) / kSmallPage * kSmallPage;
+    if (next < soon + stripes * kStripeBytes) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_NTA);
   }
   while (stripes) {
     const std::size_t count = std::min(stripes, kBlockStripes - at);
     const unsigned char* secret = kSecret + kKeyStep * at;
     for (std::size_t index = 0; index < count; ++index, to += kStripeBytes, from += kStripeBytes, secret += kKeyStep) {
-      _mm_prefetch(reinterpret_cast<const char*>(from) + kAhead, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(from) + kSoon, _MM_HINT_T0);
       low = half_stripe_avx2<kStores != Stores::through>(to, from, secret, low);
       high = half_stripe_avx2<kStores != Stores::through>(to + 32, from + 32, secret + 32, high);
     }

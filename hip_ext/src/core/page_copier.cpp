@@ -13,9 +13,11 @@ namespace loadback::core {
 namespace {
 
 constexpr std::size_t kJobBytes = 256 << 10;
-// Pages that a job copies and hashes in turn, and stripes a turn: the best of 13 combinations for the smaller pages.
+// Pages that a job copies and hashes in turn, and stripes a turn: the best of 13 combinations for the smaller pages. Not for those
+// that are copied to small memory pages: there one after the other is better, in long turns.
 constexpr std::size_t kHashedTogether = 4;
 constexpr std::size_t kHashedTurn = 4;
+constexpr std::size_t kLongTurn = 64;
 constexpr std::size_t kHashedJobBytes = 1 << 20;  // about
 
 bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
@@ -170,14 +172,13 @@ std::vector<std::size_t> page_sizes(std::span<const Move> pieces, std::size_t pi
 }
 
 // Pages in turn keep more memory banks busy, as in interleaved copies. At most kHashedTogether.
-void copy_hashed(const HashedCopy& copy, std::span<const Move> pieces, std::span<const std::size_t> sizes, std::byte* digests,
-                 bool to_small) {
+void copy_hashed(const HashedCopy& copy, std::span<const Move> pieces, std::span<const std::size_t> sizes, std::byte* digests) {
   std::array<HashedPage, kHashedTogether> under_way;
   std::array<std::byte*, kHashedTogether> digest_of;
   const std::size_t pieces_a_page = pieces.size() / sizes.size();
   std::size_t count = 0;
   for (; count < sizes.size(); ++count) {
-    under_way[count].begin(copy, pieces.subspan(count * pieces_a_page, pieces_a_page), sizes[count], to_small);
+    under_way[count].begin(copy, pieces.subspan(count * pieces_a_page, pieces_a_page), sizes[count], false);
     digest_of[count] = digests + count * kDigestBytes;
   }
   while (count) {
@@ -191,6 +192,20 @@ void copy_hashed(const HashedCopy& copy, std::span<const Move> pieces, std::span
       under_way[index] = under_way[count];
       digest_of[index] = digest_of[count];
     }
+  }
+  copy.fence();
+}
+
+// One after the other, to small memory pages. What is ahead of a page is mostly the next one.
+void copy_hashed_to_small(const HashedCopy& copy, std::span<const Move> pieces, std::span<const std::size_t> sizes,
+                          std::byte* digests) {
+  const std::size_t pieces_a_page = pieces.size() / sizes.size();
+  HashedPage page;
+  for (std::size_t index = 0; index < sizes.size(); ++index) {
+    page.begin(copy, pieces.subspan(index * pieces_a_page, pieces_a_page), sizes[index], true);
+    while (page.step(kLongTurn)) {
+    }
+    page.finish(digests + index * kDigestBytes);
   }
   copy.fence();
 }
@@ -230,12 +245,13 @@ void PageCopier::move_hashed(std::span<const Move> pieces, std::size_t pieces_a_
   check_moves(pieces, pieces_a_page);
   if (sizes.empty()) return;
   // Of few pages, so many a job that every thread has two; of large ones fewer, which need no turns and end together.
-  const std::size_t most = std::clamp<std::size_t>(kHashedJobBytes / sizes.front(), 1, kHashedTogether);
+  std::size_t most = std::max<std::size_t>(1, kHashedJobBytes / sizes.front());
+  if (!to_small) most = std::min(most, kHashedTogether);
   const std::size_t per_job = std::clamp<std::size_t>(sizes.size() / (2 * pool_.threads()), 1, most);
   pool_.run((sizes.size() + per_job - 1) / per_job, [&, per_job](std::size_t job) {
     const std::size_t first = job * per_job, count = std::min(per_job, sizes.size() - first);
-    copy_hashed(hashed_, pieces.subspan(first * pieces_a_page, count * pieces_a_page), std::span(sizes).subspan(first, count),
-                digests + first * kDigestBytes, to_small);
+    (to_small ? copy_hashed_to_small : copy_hashed)(hashed_, pieces.subspan(first * pieces_a_page, count * pieces_a_page),
+                                                    std::span(sizes).subspan(first, count), digests + first * kDigestBytes);
   });
 }
 

@@ -1,4 +1,4 @@
-// Pages that are copied and hashed in one pass, several in turn. A page is the sum of its pieces, which may lie anywhere.
+// Pages that are copied and hashed in one pass, one or several in turn. A page is the sum of its pieces, which may lie anywhere.
 #pragma once
 
 #include <cstddef>
