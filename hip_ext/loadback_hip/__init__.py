@@ -1,4 +1,4 @@
-"""Page copies at the memory's limit, SSD reads at the device's, restores on the copy engines: `_native` is the native part."""
+"""Page copies at the memory's limit, SSD reads at the device's, tables of page ids, restores on the copy engines, natively."""
 
 from loadback_hip._native import (
     Backing,
@@ -8,6 +8,7 @@ from loadback_hip._native import (
     HipProbe,
     HipStatus,
     HostBuffer,
+    IdTable,
     Loadback,
     LoadbackCounters,
     PageCopier,
@@ -32,6 +33,7 @@ __all__ = [
     "HipProbe",
     "HipStatus",
     "HostBuffer",
+    "IdTable",
     "Loadback",
     "LoadbackCounters",
     "PageCopier",

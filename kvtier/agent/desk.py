@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from kvtier.agent.event_wire import to_wire
+from kvtier.agent.leased_columns import acquired_message, packed_statuses
 from kvtier.agent.owner import Owner, TooManySpaces
 from kvtier.agent.progress import Progress
 from kvtier.agent.stager import StageJob, Stager, StagesFull
 from kvtier.agent.traffic import LOCAL, Traffic
-from kvtier.page.checksum import bound_checksums, page_checksum, split_checksums
-from kvtier.page.key import PageKey, digest_of, page_key, page_keys
+from kvtier.page.checksum import page_checksum
+from kvtier.page.key import PageKey, PageKeys, digest_of, page_key
 from kvtier.page.status import Status
 from kvtier.pool.dram_pool import DramPool
 from kvtier.store.cuts import RestoreCuts
@@ -149,22 +150,9 @@ class Desk:
 
     def _acquired(self, owner: Owner, keys: Sequence[PageKey], request: wire.Acquire) -> wire.Reply:
         acquired = self._store.acquire(keys, owner.number, request.ttl_ms, self._clock_ms())
-        pages = [page for page in acquired.pages if page is not None]
-        checksums = b"".join(page.checksum for page in pages)
-        if len(pages) < len(keys):
+        if acquired.statuses.count(Status.OK) < len(keys):
             self._pump()
-        return wire.Acquired(
-            acquired.lease_id,
-            bytes(acquired.statuses),
-            wire.Column([page.offset for page in pages]),
-            wire.Column([page.length for page in pages]),
-            wire.Column([page.generation for page in pages]),
-            bound_checksums(checksums, [digest_of(page.key) for page in pages]) if request.bound else checksums,
-            bytes(page.kind for page in pages),
-            wire.Column([page.depth for page in pages]),
-            acquired.moved,
-            acquired.retry_after_ms,
-        )
+        return acquired_message(acquired, bound=request.bound)
 
     async def _wait_for(self, keys: Sequence[PageKey], wait_ms: float, held: dict[int, Page]) -> None:
         """Until nothing of `keys` is on its way any more, or can be."""
@@ -178,9 +166,8 @@ class Desk:
     def _release(self, owner: Owner, request: wire.Release) -> wire.Reply:
         lease = self._store.release(request.lease, owner.number)
         if lease is not None and request.read_bytes:
-            covered_bytes = sum(page.length for page in lease.pages)
             held_ms = self._clock_ms() - lease.granted_ms
-            self._traffic.told(LOCAL, min(request.read_bytes, covered_bytes), min(request.busy_ms, held_ms))
+            self._traffic.told(LOCAL, min(request.read_bytes, lease.covered_bytes), min(request.busy_ms, held_ms))
         return wire.Done()
 
     def _renew(self, owner: Owner, request: wire.Renew) -> wire.Reply:
@@ -193,12 +180,11 @@ class Desk:
             keys, request.length, owner.number, self._clock_ms(), depth=request.depth, kind=request.kind
         )
         return wire.Reserved(
-            reserved.write_id, bytes(reserved.statuses), wire.Column(reserved.offsets), reserved.retry_after_ms
+            reserved.write_id, packed_statuses(reserved.statuses), wire.Column(reserved.offsets), reserved.retry_after_ms
         )
 
     def _commit(self, owner: Owner, request: wire.Commit) -> wire.Reply:
-        checksums = split_checksums(request.checksums)
-        status = self._store.commit(request.write, checksums, owner.number, self._clock_ms())
+        status = self._store.commit(request.write, request.checksums, owner.number, self._clock_ms())
         self._progress.made()
         self._pump()
         return wire.Done(status)
@@ -297,8 +283,8 @@ class Desk:
             raise ValueError(f"transport.engine is {ours} here and {request.engine} there: set the same on all nodes")
         return self._memory
 
-    def _keys(self, owner: Owner, space: int, digests: bytes) -> list[PageKey]:
-        return page_keys(owner.named(space).digest, digests)
+    def _keys(self, owner: Owner, space: int, digests: bytes) -> PageKeys:
+        return PageKeys(owner.named(space).digest, digests)
 
 
 async def _awaited(reply: Awaitable[wire.Reply]) -> Answer:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from array import array
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from kvtier.page.checksum import bound_checksums, split_checksums
-from kvtier.page.key import DIGEST_BYTES, PageKey, digest_of, page_keys
+from kvtier.page.key import DIGEST_BYTES, PageKey, PageKeys, digest_of
 from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
@@ -124,7 +125,7 @@ class Fetcher:
         if not acquired.lease:
             return Fetched(leased.statuses)
         try:
-            self._claim(leased, acquired, found, page_keys(self._store.meet(space), digests), budget_bytes)
+            self._claim(leased, acquired, found, PageKeys(self._store.meet(space), digests), budget_bytes)
             return Fetched(leased.statuses, await self._move(leased, deadline_ms))
         finally:
             self._begin(self._let_go(leased))
@@ -191,7 +192,7 @@ class Fetcher:
             return self._store.reserve([key], length, SELF, self._clock_ms(), depth=depth, kind=kind, origin=Origin.PEER)
         except (PageTooLarge, ValueError) as error:
             log.warning("a page of another node cannot be kept here: %s", error)
-            return Reserved(0, [Status.BUSY], [], 0.0)
+            return Reserved(0, [Status.BUSY], array("q"), 0.0)
 
     async def _move(self, leased: _Leased, deadline_ms: float) -> int:
         """Read, check and commit what is claimed; how many bytes. A reading that cannot be stopped in time settles later."""
@@ -241,7 +242,7 @@ class Fetcher:
         if checksum != claim.checksum:
             self.counters.corrupt_received += 1
             return Status.CORRUPT
-        if self._store.commit(claim.write_id, [checksum], SELF, self._clock_ms()) is not Status.OK:
+        if self._store.commit(claim.write_id, checksum, SELF, self._clock_ms()) is not Status.OK:
             return Status.BUSY
         self.counters.fetched_pages += 1
         self.counters.fetched_bytes += claim.page.length

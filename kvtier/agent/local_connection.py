@@ -18,7 +18,7 @@ from kvtier.wire.frames import HEADER_BYTES, FrameError, Header, pack_frame, unp
 from kvtier.wire.messages import Refused, decode_request, encode
 from kvtier.wire.stream import StreamClosed
 
-_RECEIVE_BYTES = 64 << 10
+_RECEIVE_BYTES = 128 << 10  # a request about two thousand pages at once
 
 
 class LocalConnection(Connection):

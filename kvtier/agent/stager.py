@@ -17,7 +17,7 @@ import msgspec
 
 from kvtier.agent.fetcher import Fetcher
 from kvtier.agent.progress import Progress
-from kvtier.page.key import PageKey, digest_of, page_keys
+from kvtier.page.key import PageKey, PageKeys, digest_of
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.store.node_store import NodeStore
@@ -58,7 +58,7 @@ class StagesFull(Exception):
 class StageJob(msgspec.Struct):
     id: int
     space: PageSpace
-    keys: list[PageKey]
+    keys: PageKeys
     sources: list[Peer]
     deadline_ms: float
     max_bytes: int
@@ -103,7 +103,7 @@ class Stager:
         """Begin a stage that ends after `deadline_ms` from now at the latest. Raises `StagesFull`."""
         if len(self._tasks) >= self._settings.max_running + self._settings.max_queued:
             raise StagesFull(f"{len(self._tasks)} stages are under way or waiting: ask again later")
-        keys = page_keys(self._store.meet(space), digests)
+        keys = PageKeys(self._store.meet(space), digests)
         until_ms = self._clock_ms() + min(deadline_ms, self._settings.max_ms)
         job = StageJob(self._next, space, keys, sources, until_ms, max_bytes, hold_ms=min(hold_ms, self._settings.max_ms))
         self._next += 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 
 from kvtier.client.channel import AgentRefused, AgentUnavailable
 from kvtier.page.checksum import CHECKSUM_BYTES
@@ -11,51 +10,17 @@ from kvtier.page.key import DIGEST_BYTES
 from kvtier.wire.leased_pages import leased_pages
 from kvtier.wire.messages import Acquired, Column, MessageError
 
-# Pages are asked about in chunks, two of them ahead of the copies: the agent looks for the next while one is copied. It is
-# an interpreter whose code the copies push out of the caches, so that a request costs it 0.1 ms and a page in it 1 us: chunks
-# are large, but for the first, which is waited for, and of puts the last, whose commit is. The larger pages are, the more of
-# them the agent can look for while one is copied.
-_SMALL_PAGES = 64
-_LARGE_PAGES = 768
-_LAST_SHARE = 8
-_MIN_GROWTH = 3
-_GROWTH_BYTES = 24 << 10
+# Pages are asked about in chunks, two of them ahead of the copies. A request costs the agent, an interpreter whose code the
+# copies push out of the caches, 0.1 ms, and a page in it next to nothing, so that chunks are large. What bounds them is what
+# the agent and its socket do at once, and what is waited for where pages have yet to come from SSD.
+_CHUNK_PAGES = 2048
+_CHUNK_BYTES = 256 << 20
 
 
-def chunks_to_get(pages: int, page_bytes: int) -> list[slice]:
-    """Neighbouring pages that are asked about together, growing."""
-    sizes: list[int] = []
-    size = _SMALL_PAGES
-    while pages:
-        sizes.append(min(size, pages))
-        pages -= sizes[-1]
-        size = _grown(size, page_bytes)
-    return _slices(sizes)
-
-
-def chunks_to_put(pages: int, page_bytes: int) -> list[slice]:
-    """The same, growing from both ends. The last of few are apart, too: their commit finds an agent that is awake."""
-    last = min(pages // _LAST_SHARE, _SMALL_PAGES)
-    front: list[int] = []
-    back = [last]
-    pages -= last
-    size = _SMALL_PAGES
-    while pages:
-        front.append(min(size, pages))
-        pages -= front[-1]
-        size = _grown(size, page_bytes)
-        back.append(min(size, pages) if pages > _LARGE_PAGES else 0)
-        pages -= back[-1]
-    return _slices([size for size in front + back[::-1] if size])
-
-
-def _grown(size: int, page_bytes: int) -> int:
-    return min(size * max(_MIN_GROWTH, page_bytes // _GROWTH_BYTES), _LARGE_PAGES)
-
-
-def _slices(sizes: Iterable[int]) -> list[slice]:
-    stops = list(accumulate(sizes))
-    return list(map(slice, [0, *stops], stops))
+def chunks_of(pages: int, page_bytes: int) -> list[slice]:
+    """Neighbouring pages that are asked about together."""
+    size = max(1, min(_CHUNK_PAGES, _CHUNK_BYTES // page_bytes))
+    return [slice(start, min(start + size, pages)) for start in range(0, pages, size)]
 
 
 def digests_of(digests: bytes, chunk: slice) -> bytes:

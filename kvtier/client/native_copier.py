@@ -42,15 +42,19 @@ class NativeCopier:
         if pages.page_bytes < _MIN_PAGE_BYTES:
             return self._of_small_pages.put(memory, offsets, pages)
         checksums = bytearray(CHECKSUM_BYTES * len(offsets))
-        self._copier.put_hashed(memory.whole, array("q", offsets), pages.addresses, pages.piece_bytes, checksums)
+        self._copier.put_hashed(memory.whole, _numbers(offsets), pages.addresses, pages.piece_bytes, checksums)
         return bytes(checksums)
 
     def get(self, memory: SharedMemory, offsets: Sequence[int], pages: EnginePages) -> bytes:
         if pages.page_bytes < _MIN_PAGE_BYTES:
             return self._of_small_pages.get(memory, offsets, pages)
         checksums = bytearray(CHECKSUM_BYTES * len(offsets))
-        self._copier.get_hashed(memory.whole, array("q", offsets), pages.addresses, pages.piece_bytes, checksums)
+        self._copier.get_hashed(memory.whole, _numbers(offsets), pages.addresses, pages.piece_bytes, checksums)
         return bytes(checksums)
 
     def close(self) -> None:
         """Its threads end with it."""
+
+
+def _numbers(offsets: Sequence[int]) -> array[int]:
+    return offsets if isinstance(offsets, array) else array("q", offsets)

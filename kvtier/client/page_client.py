@@ -20,8 +20,7 @@ from kvtier.client.call import Call
 from kvtier.client.channel import AgentGone, AgentRefused, AgentUnavailable
 from kvtier.client.columns import (
     check_count,
-    chunks_to_get,
-    chunks_to_put,
+    chunks_of,
     differing,
     digests_of,
     found_pages,
@@ -147,7 +146,7 @@ class PageClient:
     def _get(self, call: Call, digests: bytes, pages: EnginePages, whole: list[bool]) -> None:
         whole[:] = [False] * len(pages)  # what an earlier life gave is written over
         ttl_ms, corrupt = 1000 * self._settings.lease_s, []
-        chunks = chunks_to_get(len(pages), pages.page_bytes)
+        chunks = chunks_of(len(pages), pages.page_bytes)
 
         def acquire(chunks: Sequence[slice]) -> list[Request]:
             return [Acquire(call.space, digests_of(digests, chunk), ttl_ms, 500 * call.left_s) for chunk in chunks]
@@ -181,7 +180,7 @@ class PageClient:
 
     def _put(self, call: Call, digests: bytes, pages: EnginePages, depth: int, stored: list[bool]) -> None:
         stored[:] = [False] * len(pages)  # what an earlier life had is gone
-        chunks = chunks_to_put(len(pages), pages.page_bytes)
+        chunks = chunks_of(len(pages), pages.page_bytes)
 
         def reserve(chunks: Sequence[slice]) -> list[Request]:
             digests_and_starts = [(digests_of(digests, chunk), depth + chunk.start) for chunk in chunks]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+
 import msgspec
 
 from kvtier.page.status import Status
-from kvtier.store.page import Page
+from kvtier.store.leases import Held
 
 
 class Leading(msgspec.Struct, frozen=True):
@@ -16,14 +18,14 @@ class Leading(msgspec.Struct, frozen=True):
 
 
 class Acquired(msgspec.Struct, frozen=True):
-    """`pages[i]` is there, and leased, exactly where `statuses[i]` is OK. `moved[i]` names the node of a MOVED one.
+    """`held` are there, and leased, in the order of the keys whose status is OK. `moved[i]` names the node of a MOVED one.
 
-    Pages are the store's own and must only be read.
+    Pages and runs are the store's own and must only be read, and at once: a run may be told apart later.
     """
 
     lease_id: int  # 0 where nothing was leased
     statuses: list[Status]
-    pages: list[Page | None]
+    held: list[Held]
     moved: dict[int, str]
     retry_after_ms: float
 
@@ -33,7 +35,7 @@ class Reserved(msgspec.Struct, frozen=True):
 
     write_id: int  # 0 where there is nothing to write
     statuses: list[Status]
-    offsets: list[int]
+    offsets: array[int]
     retry_after_ms: float
 
 

@@ -7,31 +7,46 @@ is the caller's to say, through `on_evict`.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 
+from kvtier.page.key import PageKeys
 from kvtier.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.page import NOWHERE, Page
+from kvtier.store.run import Run
 from kvtier.store.slabs import SlabAllocator, class_bytes
-from kvtier.store.victims import VictimQueue
+from kvtier.store.victims import Victim, VictimQueue
 
 
 class DramTier:
-    """`on_evict(pages)` is called with pages whose bytes have just been given back. `length` is that of a page, everywhere."""
+    """`length` is that of a page, everywhere. `on_evict(pages)` is called with pages whose bytes have just been given back,
+    `on_cut(run, keys)` with those that a run has lost; `tell_apart(run)` is to end in `told_apart`.
+    """
 
-    def __init__(self, slabs: SlabAllocator, policy: EvictionPolicy, on_evict: Callable[[Sequence[Page]], None]) -> None:
+    def __init__(
+        self,
+        slabs: SlabAllocator,
+        policy: EvictionPolicy,
+        on_evict: Callable[[Sequence[Page]], None],
+        on_cut: Callable[[Run, PageKeys], None],
+        tell_apart: Callable[[Run], object],
+    ) -> None:
         self.slabs = slabs
         self._victims = VictimQueue(policy)
         self._on_evict = on_evict
+        self._on_cut = on_cut
+        self._tell_apart = tell_apart
         # Every page with bytes, also doomed ones: class -> offset / class -> page. (Offsets are multiples of large powers of
         # two, all of which fall on few places of a hash table.)
         self._at: dict[int, dict[int, Page]] = {}
+        self._runs: dict[Run, None] = {}
         self._evictions_of: dict[int, int] = {}  # class -> since it last looked at other classes
 
     @property
     def used_share(self) -> float:
         return self.slabs.used_bytes / self.slabs.capacity_bytes
 
-    def allocate(self, length: int, count: int) -> list[int]:
+    def allocate(self, length: int, count: int) -> array[int]:
         """Claimed bytes for `count` pages that are about to be written; for fewer if all that could go is held."""
         offsets = self.slabs.allocate(length, count)
         size = class_bytes(length)
@@ -45,8 +60,21 @@ class DramTier:
         self._at.setdefault(size, {}).update(zip([offset // size for offset in offsets], pages, strict=True))
         self._victims.push([page for page in pages if not page.ticket])
 
-    def pages(self) -> Iterator[Page]:
+    def settle_run(self, run: Run) -> None:
+        """The claimed bytes at its offsets are its own."""
+        self._runs[run] = None
+        self._victims.push([run])
+
+    def told_apart(self, run: Run) -> None:
+        """Its pages go on for themselves."""
+        assert run.pages is not None
+        del self._runs[run]
+        self._victims.forget(run)
+        self.settle(run.pages, run.offsets)
+
+    def residents(self) -> Iterator[Victim]:
         """All that have bytes."""
+        yield from self._runs
         for pages in self._at.values():
             yield from pages.values()
 
@@ -54,7 +82,7 @@ class DramTier:
         """Give claimed bytes back."""
         self.slabs.free(offsets)
 
-    def reconsider(self, page: Page) -> None:
+    def reconsider(self, page: Victim) -> None:
         """A hold or a pin has gone."""
         if page.evictable and not page.ticket:
             self._victims.push([page])
@@ -68,14 +96,21 @@ class DramTier:
         """Do what can wait."""
         self._victims.take_in()
 
+    def coldest_run(self) -> Run | None:
+        """The least worthy of all that can go, if it is a run; it stays where it is."""
+        victim = self._victims.coldest()
+        return victim if isinstance(victim, Run) else None
+
     def coldest(self) -> Page | None:
         """The least worthy page of all that can go, out of the queue; pass it to `drop`, or to `reconsider` later."""
-        return self._victims.pop_coldest()
+        while isinstance(victim := self._victims.coldest(), Run):
+            self._tell_apart(victim)
+        return self._victims.pop(class_bytes(victim.length), 1)[0] if victim is not None else None
 
     def coldest_pages(self, size: int) -> list[Page]:
         """The least worthy pages of all that can go, up to `size` bytes; they stay where they are."""
         pages: list[Page] = []
-        while size > 0 and (page := self._victims.pop_coldest()) is not None:
+        while size > 0 and (page := self.coldest()) is not None:
             pages.append(page)
             size -= page.length
         for page in pages:
@@ -97,17 +132,33 @@ class DramTier:
         self.drop(pages)
         self._on_evict(pages)
 
+    def evict_tail(self, run: Run, count: int) -> int:
+        """The last pages of a run, `count` at most; how many."""
+        assert run.evictable, "bytes that someone reads are never given back"
+        keys, offsets = run.cut(min(count, len(run)))
+        self.slabs.free(offsets)
+        if not run.offsets:
+            self._victims.forget(run)
+            del self._runs[run]
+        self._on_cut(run, keys)
+        return len(keys)
+
     def _make_room(self, size: int, count: int) -> bool:
         """For at least one page of a class, and not for many more than `count`; whether any bytes were given back."""
         return self._take_colder_slab(size) or self._evict(size, count) or self._take_any_slab(size)
 
     def _evict(self, size: int, count: int) -> bool:
-        """Up to `count` pages of a class, until it is time to look at the others."""
-        evicted = self._evictions_of.get(size, 0)
-        pages = self._victims.pop(size, min(count, self.slabs.slab_bytes // size - evicted))
-        self._evictions_of[size] = evicted + len(pages)
-        self.evict(pages)
-        return bool(pages)
+        """Up to `count` pages of a class: of a run all of them, of others until it is time to look at the other classes."""
+        before = self._evictions_of.get(size, 0)
+        victim = self._victims.peek(size)
+        if isinstance(victim, Run):
+            evicted = self.evict_tail(victim, count)
+        else:
+            pages = self._victims.pop(size, min(count, self.slabs.slab_bytes // size - before))
+            self.evict(pages)
+            evicted = len(pages)
+        self._evictions_of[size] = before + evicted
+        return bool(evicted)
 
     def _take_colder_slab(self, size: int) -> bool:
         """Once in as many evictions as a slab has slots: a slab of others whose best page is worth less than our worst."""
@@ -124,6 +175,8 @@ class DramTier:
     def _take_slab(self, size: int, below: Worth | None) -> bool:
         """The least worthy slab of other classes, if it is worth less than `below`."""
         chosen: int | None = None
+        for run in [run for run in self._runs if class_bytes(run.length) != size]:
+            self._tell_apart(run)
         for slab in range(self.slabs.slabs):
             if self.slabs.class_of(slab) in (0, size):
                 continue

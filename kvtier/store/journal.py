@@ -18,7 +18,7 @@ import msgspec
 
 from costmodel.values import Tier
 from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
-from kvtier.page.key import PageKey, digest_of, space_of
+from kvtier.page.key import PageKey, PageKeys, digest_of, space_of
 from kvtier.page.space import PageSpace, space_digest
 
 MAX_EVENT_HASHES = 4096
@@ -189,9 +189,15 @@ class Journals:
         """What was said since the last time."""
         said, self._said = self._said, []
         for stored, tier, keys in said:
+            if isinstance(keys, PageKeys):
+                self._put_down(stored, tier, keys.space, keys.each_digest())
+                continue
             for space, group in groupby(keys, space_of):
-                journal, shard = self._of_space[space]
-                (journal.stored if stored else journal.removed)(map(digest_of, group), shard, tier)
+                self._put_down(stored, tier, space, map(digest_of, group))
+
+    def _put_down(self, stored: bool, tier: Tier, space: bytes, digests: Iterable[bytes]) -> None:
+        journal, shard = self._of_space[space]
+        (journal.stored if stored else journal.removed)(digests, shard, tier)
 
 
 def event_id(digest: bytes) -> int:

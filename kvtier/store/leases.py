@@ -6,11 +6,15 @@ of a lease that still runs; one that has ended cannot be revived, because its by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 import msgspec
 
 from kvtier.store.page import Page
+from kvtier.store.run import Run
+
+Held = Page | Run
 
 _SLACK = 64
 
@@ -18,9 +22,13 @@ _SLACK = 64
 class Lease(msgspec.Struct):
     id: int
     owner: int
-    pages: list[Page]
+    held: Sequence[Held]  # in the order of the keys that it was asked for with
     granted_ms: float
     deadline_ms: float
+
+    @property
+    def covered_bytes(self) -> int:
+        return sum(held.length * len(held) if isinstance(held, Run) else held.length for held in self.held)
 
 
 class Leases:
@@ -35,8 +43,8 @@ class Leases:
     def __len__(self) -> int:
         return len(self._running)
 
-    def grant(self, owner: int, pages: list[Page], now_ms: float, deadline_ms: float) -> Lease:
-        lease = Lease(self._next, owner, pages, now_ms, deadline_ms)
+    def grant(self, owner: int, held: Sequence[Held], now_ms: float, deadline_ms: float) -> Lease:
+        lease = Lease(self._next, owner, held, now_ms, deadline_ms)
         self._next += 1
         self._running[lease.id] = lease
         self._of_owner.setdefault(owner, {})[lease.id] = lease
@@ -63,9 +71,9 @@ class Leases:
             self._end(lease)
         return lease
 
-    def end_owner(self, owner: int) -> list[Page]:
+    def end_owner(self, owner: int) -> list[Held]:
         """End all of an owner's leases."""
-        return [page for lease in list(self._of_owner.get(owner, {}).values()) for page in self._end(lease)]
+        return [held for lease in list(self._of_owner.get(owner, {}).values()) for held in self._end(lease)]
 
     def end_expired(self, now_ms: float) -> list[Lease]:
         """End what has run out."""
@@ -81,10 +89,10 @@ class Leases:
             expired.append(lease)
         return expired
 
-    def _end(self, lease: Lease) -> list[Page]:
+    def _end(self, lease: Lease) -> Sequence[Held]:
         del self._running[lease.id]
         owned = self._of_owner[lease.owner]
         del owned[lease.id]
         if not owned:
             del self._of_owner[lease.owner]
-        return lease.pages
+        return lease.held

@@ -7,10 +7,13 @@ MISS while a page is being written or can be read from SSD.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import inf
 
-from kvtier.page.key import PageKey, space_of
+from kvtier.page.checksum import CHECKSUM_BYTES
+from kvtier.page.key import PageKey, PageKeys, id_of
 from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
@@ -20,9 +23,10 @@ from kvtier.store.catalog import Catalog
 from kvtier.store.counters import StoreCounters
 from kvtier.store.heat import NEVER, warmed
 from kvtier.store.journal import Journals
-from kvtier.store.leases import Lease, Leases
+from kvtier.store.leases import Held, Lease, Leases
 from kvtier.store.page import NOWHERE, Page
 from kvtier.store.pins import Pin, Pins
+from kvtier.store.run import Run
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.store.tiering import Tiering
 from kvtier.store.writes import Origin
@@ -37,11 +41,12 @@ class NodeStore:
         self.settings = dram
         self.counters = StoreCounters()
         self.journals = Journals(epoch)
-        self.catalog = Catalog(self.journals)
+        self.catalog = Catalog(self.journals, lambda run: self.tiering.dram.told_apart(run))
         self.tiering = Tiering(dram, ssd, self.catalog, self.counters, lambda: self._now_ms)
         self._leases = Leases()
         self._pins = Pins(int(dram.bytes * dram.max_pinned_share))
-        self._recent: list[PageKey] = []
+        self._recent: list[Sequence[PageKey]] = []
+        self._recent_pages = 0
         self._now_ms = 0.0
 
     def meet(self, space: PageSpace) -> bytes:
@@ -54,42 +59,54 @@ class NodeStore:
         No more is sent for than half of DRAM: the rest of a longer prompt would push out its beginning.
         """
         self._pass_time(now_ms)
-        dram = len(keys)
+        dram, at = len(keys), 0
         room = self.settings.bytes // 2
-        for index, page in enumerate(self.catalog.find(keys)):
-            if page is None:
-                return Leading(min(dram, index), index)
-            page.last_ms = self._now_ms
-            if page.offset == NOWHERE:
-                dram = min(dram, index)
-                room -= page.length
+        for part in self.catalog.parts(PageKeys.of(keys)):
+            if part is None:
+                return Leading(min(dram, at), at)
+            part.last_ms = self._now_ms
+            if isinstance(part, Run):
+                at += len(part)
+                continue
+            if part.offset == NOWHERE:
+                dram = min(dram, at)
+                room -= part.length
                 if room >= 0:
-                    self.tiering.want(page)
+                    self.tiering.want(part)
+            at += 1
         return Leading(dram, len(keys))
 
     def acquire(self, keys: Sequence[PageKey], owner: int, ttl_ms: float, now_ms: float) -> Acquired:
-        """Lease those of `keys` that lie in DRAM, in one lease."""
+        """Lease those of `keys`, of one space, that lie in DRAM, in one lease."""
         self._pass_time(now_ms)
-        answer = Acquired(0, [Status.OK] * len(keys), self.catalog.find(keys), {}, self.settings.retry_after_ms)
-        for index, page in enumerate(answer.pages):
-            if page is None or page.offset == NOWHERE:
-                answer.statuses[index] = self._absent(index, keys[index], page, answer.moved)
-                answer.pages[index] = None
-        return self._leased(answer, owner, ttl_ms)
+        answer = Acquired(0, [Status.OK] * len(keys), [], {}, self.settings.retry_after_ms)
+        held, at = answer.held, 0
+        for part in self.catalog.parts(PageKeys.of(keys)):
+            if isinstance(part, Run):
+                held.append(part)
+                at += len(part)
+                continue
+            if part is None or part.offset == NOWHERE:
+                answer.statuses[at] = self._absent(at, keys[at], part, answer.moved)
+            else:
+                held.append(part)
+            at += 1
+        return self._leased(answer, owner, ttl_ms) if held else answer
 
     def lacks_any(self, keys: Sequence[PageKey]) -> bool:
         """Whether any of `keys` is not in DRAM."""
-        return any(page is None or page.offset == NOWHERE for page in self.catalog.find(keys))
+        parts = self.catalog.parts(PageKeys.of(keys))
+        return any(part is None or (isinstance(part, Page) and part.offset == NOWHERE) for part in parts)
 
-    def gather(self, keys: Iterable[PageKey], held: dict[int, Page], room_bytes: float = inf) -> bool:
+    def gather(self, keys: Sequence[PageKey], held: dict[int, Page], room_bytes: float = inf) -> bool:
         """Send for what is on SSD and hold what is in DRAM, so that what still comes does not push out what has come.
 
         Whether any of `keys` is on its way. `held` is by generation and grows, by up to `room_bytes`; give it to `let_go` in
         the end.
         """
         coming = False
-        for key in keys:
-            page = self.catalog.get(key)
+        pages = self.catalog.find(keys) if isinstance(keys, PageKeys) else map(self.catalog.get, keys)
+        for key, page in zip(keys, pages, strict=True):
             if page is None:
                 coming = coming or self.tiering.writes.writing(key)
             elif not page.in_dram:
@@ -108,13 +125,20 @@ class NodeStore:
 
     def take_recent_hits(self) -> list[Page]:
         """Pages in DRAM that were read since the last call, the first `_MAX_RECENT` of them."""
-        recent, self._recent = self._recent, []
-        return [page for key in dict.fromkeys(recent) if (page := self.catalog.get(key)) is not None and page.in_dram]
+        recent, self._recent, self._recent_pages = self._recent, [], 0
+        keys = dict.fromkeys(chain.from_iterable(recent))
+        return [page for key in keys if (page := self.catalog.get(key)) is not None and page.in_dram]
 
     def leased_pages(self, lease_id: int, owner: int) -> list[Page] | None:
         """What a running lease covers, in the order of its keys; None for one that has ended."""
         lease = self._leases.get(lease_id, owner)
-        return lease.pages if lease else None
+        if lease is None:
+            return None
+        pages: list[Page] = []
+        for held in lease.held:
+            pages += self.catalog.tell_apart(held) if isinstance(held, Run) else (held,)
+        lease.held = pages
+        return pages
 
     def renew(self, lease_id: int, owner: int, ttl_ms: float, now_ms: float) -> bool:
         """False for a lease that has ended: what was read under it since may be anything."""
@@ -126,7 +150,7 @@ class NodeStore:
         """The lease as it was; None for one that had ended."""
         lease = self._leases.end(lease_id, owner)
         if lease is not None:
-            self.tiering.unhold_all(lease.pages)
+            self.tiering.unhold_all(lease.held)
         return lease
 
     def reserve(
@@ -146,32 +170,40 @@ class NodeStore:
         claimed.
         """
         self._pass_time(now_ms)
+        keys = PageKeys.of(keys)
         self._check(keys, length)
-        statuses = self._occupied(keys)
-        free = [index for index, status in enumerate(statuses) if status is Status.OK]
-        offsets = self.tiering.dram.allocate(length, len(free)) if free else []
+        alone = self._lacks_all(keys)
+        statuses = [Status.OK] * len(keys) if alone else self._occupied(keys)
+        free: Sequence[int] = range(len(keys)) if alone else [index for index, each in enumerate(statuses) if each is Status.OK]
+        offsets = self.tiering.dram.allocate(length, len(free)) if free else array("q")
         for index in free[len(offsets) :]:
             self.counters.no_room += 1
             statuses[index] = Status.BUSY
-        del free[len(offsets) :]
-        if not free:
+        if not offsets:
             return Reserved(0, statuses, offsets, self.settings.retry_after_ms)
-        claimed, depths = [keys[index] for index in free], [depth + index for index in free]
-        write = self.tiering.writes.begin(owner, claimed, length, offsets, kind, depths, origin, self._now_ms)
+        free = free[: len(offsets)]
+        if len(free) < len(keys):
+            keys = PageKeys.of([keys[index] for index in free])
+            alone = free[-1] - free[0] == len(free) - 1 and self._lacks_all(keys)
+        run = Run(keys, length, kind, depth + free[0], offsets) if alone and len(keys) > 1 else None
+        depths = run.depths if run is not None else [depth + index for index in free]
+        write = self.tiering.writes.begin(owner, keys, length, offsets, kind, depths, origin, self._now_ms, run)
         return Reserved(write.id, statuses, offsets, self.settings.retry_after_ms)
 
-    def commit(self, write_id: int, checksums: Sequence[bytes], owner: int, now_ms: float) -> Status:
-        """The bytes are there, with these checksums. MISS where the write is void or unknown: nothing is stored.
+    def commit(self, write_id: int, checksums: bytes, owner: int, now_ms: float) -> Status:
+        """The bytes are there, with these checksums, joined. MISS where the write is void or unknown: nothing is stored.
 
         Raises ValueError where there are not as many as pages were claimed.
         """
+        if len(checksums) % CHECKSUM_BYTES:
+            raise ValueError(f"checksums come in {CHECKSUM_BYTES} bytes each, {len(checksums)} is no multiple of it")
         self._pass_time(now_ms)
         self._expire_writes()
         write = self.tiering.writes.get(write_id, owner)
         if write is None:
             return Status.MISS
-        if len(checksums) != len(write.keys):
-            raise ValueError(f"{len(checksums)} checksums for a write of {len(write.keys)} pages")
+        if len(checksums) != len(write.keys) * CHECKSUM_BYTES:
+            raise ValueError(f"{len(checksums)} bytes of checksums for a write of {len(write.keys)} pages")
         self.tiering.writes.end(write)
         if write.void:
             self.tiering.dram.unclaim(write.offsets)
@@ -262,7 +294,7 @@ class NodeStore:
             self.catalog.forget_moved(each)
             if self.tiering.ssd is not None:
                 self.tiering.ssd.clear(each)
-        pages = [page for page in self.catalog.pages() if space is None or space_of(page.key) == space]
+        pages = self.catalog.pages(space)
         for page in pages:
             self.tiering.drop(page)
         return len(pages)
@@ -298,23 +330,28 @@ class NodeStore:
         self._now_ms = max(self._now_ms, now_ms)
 
     def _leased(self, answer: Acquired, owner: int, ttl_ms: float) -> Acquired:
-        pages = [page for page in answer.pages if page is not None]
-        if not pages:
-            return answer
         now_ms, half_life_ms = self._now_ms, self.settings.heat_half_life_ms
         before = after = NEVER
-        for page in pages:
-            page.holds += 1
-            page.hits += 1
-            page.last_ms = now_ms
-            page.read_since_written = True
-            if page.heat != before:  # neighbours were mostly stored and read together
-                before, after = page.heat, warmed(page.heat, now_ms, half_life_ms)
-            page.heat = after
-        self.counters.dram_hits += len(pages)
-        self._recent += [page.key for page in pages[: _MAX_RECENT - len(self._recent)]]
-        lease = self._leases.grant(owner, pages, now_ms, self._lease_end_ms(ttl_ms))
-        return Acquired(lease.id, answer.statuses, answer.pages, answer.moved, answer.retry_after_ms)
+        for held in answer.held:
+            held.holds += 1
+            held.hits += 1
+            held.last_ms = now_ms
+            if held.heat != before:  # neighbours were mostly stored and read together
+                before, after = held.heat, warmed(held.heat, now_ms, half_life_ms)
+            held.heat = after
+            held.read_since_written = True
+        self.counters.dram_hits += answer.statuses.count(Status.OK)
+        self._note_recent(answer.held)
+        lease = self._leases.grant(owner, answer.held, now_ms, self._lease_end_ms(ttl_ms))
+        return Acquired(lease.id, answer.statuses, answer.held, answer.moved, answer.retry_after_ms)
+
+    def _note_recent(self, held: Sequence[Held]) -> None:
+        if self._recent_pages >= _MAX_RECENT:
+            return
+        pages = [each.key for each in held if isinstance(each, Page)]
+        for keys in [pages, *(each.keys for each in held if isinstance(each, Run))]:
+            self._recent.append(keys)
+            self._recent_pages += len(keys)
 
     def _lease_end_ms(self, ttl_ms: float) -> float:
         return self._now_ms + min(ttl_ms, self.settings.max_lease_ms)
@@ -336,30 +373,33 @@ class NodeStore:
         self.counters.misses += 1
         return Status.MISS
 
-    def _check(self, keys: Sequence[PageKey], length: int) -> None:
-        spaces = set(map(space_of, keys))
-        if len(spaces) > 1:
-            raise ValueError("pages of several spaces are put apart")
-        for space in spaces:
-            if not self.journals.knows(space):
-                raise KeyError(f"page space {space.hex()} is unknown here: introduce it with meet()")
+    def _check(self, keys: PageKeys, length: int) -> None:
+        if keys and not self.journals.knows(keys.space):
+            raise KeyError(f"page space {keys.space.hex()} is unknown here: introduce it with meet()")
         self.tiering.dram.slabs.check(length)
 
-    def _occupied(self, keys: Sequence[PageKey]) -> list[Status]:
+    def _lacks_all(self, keys: PageKeys) -> bool:
+        """Whether these are different pages, none of which lies on this node or is being written."""
+        return self.catalog.fresh(keys) and not self.tiering.writes.writing_any(keys)
+
+    def _occupied(self, keys: PageKeys) -> list[Status]:
         """EXISTS and WRITING need no writing; OK does. A prompt that is put once more will not push out its own pages."""
         statuses = [Status.OK] * len(keys)
-        for index, page in enumerate(self.catalog.find(keys)):
+        pages = self.catalog.find(keys)
+        for index, page in enumerate(pages):
             if page is not None:
                 page.last_ms = self._now_ms
-                if page.in_dram:
+                if page.offset != NOWHERE:
                     statuses[index] = Status.EXISTS
-        if self.tiering.writes.writing_any(keys) or len(set(keys)) < len(keys):
-            named: set[PageKey] = set()
+        for index in self.catalog.beside_others(keys, pages):
+            statuses[index] = Status.BUSY
+        if self.tiering.writes.writing_any(keys) or len(keys.distinct_ids) < len(keys):
+            named: set[int] = set()
             for index, key in enumerate(keys):
-                if statuses[index] is Status.OK and (key in named or self.tiering.writes.writing(key)):
+                if statuses[index] is Status.OK and (id_of(key) in named or self.tiering.writes.writing(key)):
                     statuses[index] = Status.WRITING
-                named.add(key)
-        self.counters.already_stored += len(keys) - statuses.count(Status.OK)
+                named.add(id_of(key))
+        self.counters.already_stored += statuses.count(Status.EXISTS) + statuses.count(Status.WRITING)
         return statuses
 
     def _expire_writes(self) -> None:
@@ -368,4 +408,4 @@ class NodeStore:
     def _end_leases(self) -> None:
         for lease in self._leases.end_expired(self._now_ms):
             self.counters.leases_expired += 1
-            self.tiering.unhold_all(lease.pages)
+            self.tiering.unhold_all(lease.held)

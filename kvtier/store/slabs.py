@@ -7,7 +7,9 @@ arithmetic: it touches no memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Sequence
+from itertools import takewhile
 
 GRANULE_BYTES = 4096
 
@@ -34,7 +36,9 @@ class SlabAllocator:
         self._class = [0] * self.slabs
         self._used = [0] * self.slabs  # slots in use
         self._fresh = [0] * self.slabs  # slots never handed out since the slab took its class
-        self._freed: list[list[int]] = [[] for _ in range(self.slabs)]  # offsets
+        self._freed = [array("q") for _ in range(self.slabs)]  # offsets
+        self._cut_for = [0] * self.slabs  # the class that a slab last had
+        self._cuts = [array("q") for _ in range(self.slabs)]  # offsets of all its slots for that
         self._partial: dict[int, dict[int, None]] = {}  # class -> slabs with a free slot, oldest first
 
     @property
@@ -51,40 +55,36 @@ class SlabAllocator:
         if not self.fits(length):
             raise PageTooLarge(f"a page of {length} bytes does not fit a slab of {self.slab_bytes}: raise slab_bytes")
 
-    def allocate(self, length: int, count: int) -> list[int]:
+    def allocate(self, length: int, count: int) -> array[int]:
         """Offsets of `count` free slots, or of all that the class and free slabs have. Raises as `check` does."""
         self.check(length)  # a slab that took the class of a longer page would have no slot to give back
         size = class_bytes(length)
         partial = self._partial.setdefault(size, {})
-        offsets: list[int] = []
+        offsets = array("q")
         while len(offsets) < count and (partial or self._free_slabs):
             if not partial:
                 self._take_slab(size, partial)
             slab = next(iter(partial))
-            offsets += self._take_slots(slab, size, count - len(offsets))
+            self._take_slots(slab, size, count - len(offsets), offsets)
             if self._used[slab] == self.slab_bytes // size:
                 del partial[slab]
         self.used_bytes += size * len(offsets)
         return offsets
 
-    def free(self, offsets: Iterable[int]) -> None:
+    def free(self, offsets: Sequence[int]) -> None:
         """Give slots back."""
-        for offset in offsets:
-            slab = offset // self.slab_bytes
-            size = self._class[slab]
-            self._freed[slab].append(offset)
-            self._used[slab] -= 1
-            self.used_bytes -= size
-            self._partial[size][slab] = None
-            if not self._used[slab]:
-                self._give_slab_back(slab, size)
+        at = 0
+        while at < len(offsets):
+            slab = offsets[at] // self.slab_bytes
+            freed: Sequence[int] = offsets[at : at + len(self._cuts[slab])]
+            if freed != self._cuts[slab]:  # not all of it at once
+                freed = list(takewhile(lambda offset: offset // self.slab_bytes == slab, freed))  # noqa: B023 - called at once
+            self._free(slab, self._class[slab], freed)
+            at += len(freed)
 
-    def slots(self, slab: int) -> Iterator[int]:
+    def slots(self, slab: int) -> Sequence[int]:
         """Offsets of every slot of a slab, in use or not."""
-        size = self._class[slab]
-        if size:
-            start = slab * self.slab_bytes
-            yield from range(start, start + self.slab_bytes // size * size, size)
+        return self._cuts[slab] if self._class[slab] else ()
 
     def used_slots(self, slab: int) -> int:
         return self._used[slab]
@@ -98,21 +98,32 @@ class SlabAllocator:
         self._class[slab] = size
         self._fresh[slab] = self.slab_bytes // size
         partial[slab] = None
+        if self._cut_for[slab] != size:
+            start, self._cut_for[slab] = slab * self.slab_bytes, size
+            self._cuts[slab] = array("q", range(start, start + self._fresh[slab] * size, size))
 
-    def _take_slots(self, slab: int, size: int, count: int) -> list[int]:
-        freed = self._freed[slab]
-        taken = freed[-count:]
-        del freed[-count:]
-        fresh = min(count - len(taken), self._fresh[slab])
-        first = slab * self.slab_bytes + (self.slab_bytes // size - self._fresh[slab]) * size
-        taken += range(first, first + fresh * size, size)
+    def _take_slots(self, slab: int, size: int, count: int, offsets: array[int]) -> None:
+        freed = self._freed[slab][-count:]
+        del self._freed[slab][-count:]
+        fresh = min(count - len(freed), self._fresh[slab])
+        first = self.slab_bytes // size - self._fresh[slab]
+        offsets.extend(freed)
+        offsets.extend(self._cuts[slab][first : first + fresh])
         self._fresh[slab] -= fresh
-        self._used[slab] += len(taken)
-        return taken
+        self._used[slab] += len(freed) + fresh
+
+    def _free(self, slab: int, size: int, freed: Sequence[int]) -> None:
+        self._used[slab] -= len(freed)
+        self.used_bytes -= size * len(freed)
+        self._partial[size][slab] = None
+        if self._used[slab]:
+            self._freed[slab].extend(freed)
+        else:
+            self._give_slab_back(slab, size)
 
     def _give_slab_back(self, slab: int, size: int) -> None:
         del self._partial[size][slab]
         self._class[slab] = 0
         self._fresh[slab] = 0
-        self._freed[slab].clear()
+        self._freed[slab] = array("q")
         self._free_slabs.append(slab)

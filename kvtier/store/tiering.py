@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
+from math import ceil
 
-from kvtier.page.key import PageKey
+from kvtier.page.checksum import split_checksums
+from kvtier.page.key import PageKey, PageKeys
 from kvtier.page.kind import PageKind
 from kvtier.page.status import Status
 from kvtier.store.actions import Action, Promote
@@ -17,7 +19,9 @@ from kvtier.store.catalog import Catalog
 from kvtier.store.counters import StoreCounters
 from kvtier.store.dram_tier import DramTier
 from kvtier.store.heat import NEVER, warmed
+from kvtier.store.leases import Held
 from kvtier.store.page import Page, SsdPlace
+from kvtier.store.run import Run
 from kvtier.store.settings import DemoteWhen, DramSettings, SsdSettings
 from kvtier.store.slabs import SlabAllocator, class_bytes
 from kvtier.store.ssd_tier import SsdTier
@@ -33,7 +37,8 @@ class Tiering:
         self, dram: DramSettings, ssd: SsdSettings | None, catalog: Catalog, counters: StoreCounters, clock: Callable[[], float]
     ) -> None:
         self.settings = dram
-        self.dram = DramTier(SlabAllocator(dram.bytes, dram.slab_bytes), dram.eviction, self._evicted)
+        slabs = SlabAllocator(dram.bytes, dram.slab_bytes)
+        self.dram = DramTier(slabs, dram.eviction, self._evicted, self._cut, catalog.tell_apart)
         self.ssd = SsdTier(ssd, counters, catalog.left_ssd, self.unhold) if ssd else None
         self.writes = Writes(dram.pending_ttl_ms, dram.quarantine_ms)
         self._catalog = catalog
@@ -44,27 +49,33 @@ class Tiering:
         self._max_reading_bytes = min(ssd.max_reading_bytes, dram.bytes // 2) if ssd else 0
         self.starved = False  # something on SSD is wanted, and nothing moves, because all of DRAM is held
 
-    def settle(self, write: Write, checksums: Sequence[bytes]) -> None:
+    def settle(self, write: Write, checksums: bytes) -> None:
         """The bytes of `write`, already taken from `writes`, are pages from now on."""
-        pages = self._pages(write, checksums)
-        for index, known in enumerate(self._catalog.find(write.keys)):
+        if write.run is not None and not self._demotes_at_once:
+            self._settle_run(write.run, checksums)
+            return
+        pages = self._pages(write, split_checksums(checksums))
+        for index, known in enumerate(self._catalog.find(write.keys) if write.run is None else ()):
             if known is not None:
                 pages[index] = self._computed_anew(known, pages[index])
         self._catalog.entered_dram(write.keys, pages)
         self.dram.settle(pages, write.offsets)
-        if self.ssd is not None and self.ssd.settings.demote is DemoteWhen.COMMIT:
-            self.ssd.offer(pages, self._clock())
+        if self._demotes_at_once:
+            self._ssd.offer(pages, self._clock())
 
-    def unhold_all(self, pages: Iterable[Page]) -> None:
+    def unhold_all(self, held: Iterable[Held]) -> None:
         """One reader less of each."""
-        for page in pages:
+        for page in held:
             if page.holds > 1 or page.doomed or page.leaving or not page.ticket:
                 self.unhold(page)
             else:
                 page.holds = 0  # evictable, unless it is pinned, and queued
 
-    def unhold(self, page: Page) -> None:
+    def unhold(self, page: Held) -> None:
         """One reader less."""
+        if isinstance(page, Run):
+            self._unhold_run(page)
+            return
         page.holds -= 1
         if page.holds:
             if not page.demoting:
@@ -99,7 +110,11 @@ class Tiering:
         capacity = self.dram.slabs.capacity_bytes
         if self.dram.slabs.used_bytes - self._leaving_bytes <= self.settings.high_watermark * capacity:
             return
-        while self.dram.slabs.used_bytes - self._leaving_bytes > self.settings.low_watermark * capacity:
+        while (surplus := self.dram.slabs.used_bytes - self._leaving_bytes - self.settings.low_watermark * capacity) > 0:
+            run = self.dram.coldest_run() if self.ssd is None else None
+            if run is not None:
+                self.dram.evict_tail(run, ceil(surplus / class_bytes(run.length)))
+                continue
             page = self.dram.coldest()
             if page is None:
                 return
@@ -148,7 +163,7 @@ class Tiering:
         page = self._sought(write)
         if write is not None and page is not None:
             self._counters.promoted += 1
-            self.settle(write, [page.checksum])
+            self.settle(write, page.checksum)
         elif write is not None:
             self.dram.unclaim(write.offsets)
 
@@ -187,12 +202,15 @@ class Tiering:
     def recover(self, key: PageKey, length: int, checksum: bytes, kind: PageKind, depth: int, place: SsdPlace) -> None:
         """A page found on SSD at start; of two with one key the later place counts. Its space must be known.
 
-        One that no slab can hold is not taken in; its segment is reclaimed in time.
+        One that no slab can hold, or whose id is another's, is not taken in; its segment is reclaimed in time.
         """
         old = self._catalog.get(key)
         if old is not None:
             self._counters.recovered -= 1
             self._ssd.forget(old)
+        if not self._catalog.has_room_for(key):
+            self._ssd.found(place.segment)
+            return
         if not self.dram.slabs.fits(length):
             self._counters.recovered_too_large += 1
             self._ssd.found(place.segment)
@@ -231,15 +249,32 @@ class Tiering:
         offsets = self.dram.allocate(page.length, 1)
         if not offsets:
             return None
-        write = self.writes.begin(SELF, [page.key], page.length, offsets, page.kind, [page.depth], Origin.SSD, self._clock())
+        keys, now_ms = PageKeys.of([page.key]), self._clock()
+        write = self.writes.begin(SELF, keys, page.length, offsets, page.kind, [page.depth], Origin.SSD, now_ms)
         ssd.reading(write.id, page)
         return Promote(write.id, page.key, place, offsets[0], page.length, page.checksum)
+
+    @property
+    def _demotes_at_once(self) -> bool:
+        return self.ssd is not None and self.ssd.settings.demote is DemoteWhen.COMMIT
+
+    def _settle_run(self, run: Run, checksums: bytes) -> None:
+        run.checksums = checksums
+        run.tokens = self._catalog.journals.page_tokens(run.keys[0])
+        run.generation = self._generations(len(run)).start
+        run.last_ms = self._clock()
+        run.heat = warmed(NEVER, run.last_ms, self.settings.heat_half_life_ms)
+        self._catalog.run_entered(run)
+        self.dram.settle_run(run)
+
+    def _generations(self, count: int) -> range:
+        generations = range(self._next_generation, self._next_generation + count)
+        self._next_generation = generations.stop
+        return generations
 
     def _pages(self, write: Write, checksums: Sequence[bytes]) -> list[Page]:
         """Those of a write, as they would be if they were here for the first time."""
         now_ms = self._clock()
-        generations = range(self._next_generation, self._next_generation + len(write.keys))
-        self._next_generation = generations.stop
         return list(
             map(
                 Page,
@@ -250,7 +285,7 @@ class Tiering:
                 repeat(write.kind),
                 write.depths,
                 write.offsets,
-                generations,
+                self._generations(len(write.keys)),
                 repeat(now_ms),
                 repeat(warmed(NEVER, now_ms, self.settings.heat_half_life_ms)),
             )
@@ -275,6 +310,13 @@ class Tiering:
         """The page that was read for a write; None where it was forgotten meanwhile, though another may have its key now."""
         return self._catalog.get(write.keys[0]) if write is not None and not write.void else None
 
+    def _unhold_run(self, run: Run) -> None:
+        if run.pages is not None:  # told apart since it was held
+            self.unhold_all(run.pages)
+            return
+        run.holds -= 1
+        self.dram.reconsider(run)
+
     def _let_go(self, page: Page) -> None:
         """A page that is worth least: to SSD first if it may, else out."""
         if self.ssd is None or not (page.demoting or self.ssd.admits(page, self._clock())):
@@ -298,3 +340,8 @@ class Tiering:
         self._counters.evicted += len(pages)
         self._counters.lost += sum(page.place is None for page in pages)
         self._catalog.left_dram(pages)
+
+    def _cut(self, run: Run, keys: PageKeys) -> None:
+        self._counters.evicted += len(keys)
+        self._counters.lost += len(keys)
+        self._catalog.run_left(run, keys)

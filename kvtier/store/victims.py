@@ -1,41 +1,46 @@
-"""Which page goes next, for every length class: runs of pages that were queued together, in a heap by their least worthy pages.
+"""Which page goes next, for every length class: rows of pages that were queued together, in a heap by their least worthy pages.
 
-A touch raises a page's worth without telling the queue; pages that surface with an old worth leave their run for another. Pages
+A touch raises a page's worth without telling the queue; pages that surface with an old worth leave their row for another. Pages
 that cannot go (held, pinned) fall out when they surface and are pushed again when they can. So touching costs nothing, and
-because pages of a prompt come, are read and go together, there are few runs, and an eviction looks at few pages but the one
-that goes. What was pushed is looked at when there is time, or a victim is looked for.
+because pages of a prompt come, are read and go together, there are few rows, and an eviction looks at few pages but the one
+that goes. What was pushed is looked at when there is time, or a victim is looked for. A run is queued as one page would be, in
+a row of its own; one that has lost its tail is worth more than before, as if it had been touched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush, heapreplace
+from typing import cast
 
 import msgspec
 
 from kvtier.policies.eviction import EvictionPolicy, Worth
 from kvtier.store.page import Page
+from kvtier.store.run import Run
 from kvtier.store.slabs import class_bytes
 
 _SLACK = 64
 
+Victim = Page | Run
 
-class _Run(msgspec.Struct):
-    """Pages and their worths when the run was made, the least worthy last. Those that bear another ticket count no more."""
+
+class _Row(msgspec.Struct):
+    """Pages and their worths when the row was made, the least worthy last. Those that bear another ticket count no more."""
 
     ticket: int
-    pages: list[Page]
+    pages: list[Victim]
     worths: list[Worth]
 
 
-_Entry = tuple[Worth, int, _Run]  # the least worth in a run, and a number of its own
+_Entry = tuple[Worth, int, _Row]  # the least worth in a row, and a number of its own
 
 
 class _Class(msgspec.Struct):
     """The pages of one length class: `live` of the `entries` count."""
 
     heap: list[_Entry] = []
-    pushed: list[tuple[int, Sequence[Page]]] = []  # with the ticket of each; no runs yet
+    pushed: list[tuple[int, Sequence[Victim]]] = []  # with the ticket of each; no rows yet
     entries: int = 0
     live: int = 0
 
@@ -48,7 +53,7 @@ class VictimQueue:
         self._classes: dict[int, _Class] = {}
         self._next_number = 1
 
-    def push(self, pages: Sequence[Page]) -> None:
+    def push(self, pages: Sequence[Victim]) -> None:
         """Pages of one length that may go from now on. Also after a worth was lowered; an older entry then counts no more."""
         if not pages:
             return
@@ -62,63 +67,63 @@ class VictimQueue:
         if queue.entries > 2 * queue.live + _SLACK:
             self._compact(queue)
 
-    def forget(self, page: Page) -> None:
+    def forget(self, page: Victim) -> None:
         """The page has gone some other way."""
         if page.ticket:
             page.ticket = 0
             self._classes[class_bytes(page.length)].live -= 1
 
     def pop(self, size: int, count: int) -> list[Page]:
-        """The next victims of a class, `count` at most, no longer queued."""
+        """The next victims of a class, `count` at most, no longer queued: up to the next run."""
         victims: list[Page] = []
-        while len(victims) < count and self.peek(size) is not None:
-            victims += self._take_last(self._classes[size], count - len(victims))
+        while len(victims) < count and isinstance(self.peek(size), Page):
+            victims += cast("list[Page]", self._take_last(self._classes[size], count - len(victims)))  # a row has no other
         return victims
 
-    def peek(self, size: int) -> Page | None:
+    def peek(self, size: int) -> Victim | None:
         queue = self._classes.get(size)
         if queue is None:
             return None
         self._take_in(queue)
         heap = queue.heap
         while heap:
-            worth, number, run = heap[0]
-            if not run.pages:
+            worth, number, row = heap[0]
+            if not row.pages:
                 heappop(heap)
-            elif run.worths[-1] > worth:
-                heapreplace(heap, (run.worths[-1], number, run))
-            elif run.pages[-1].ticket != run.ticket:
-                _drop_last(queue, run)
-            elif not run.pages[-1].evictable:
-                self.forget(run.pages[-1])
-                _drop_last(queue, run)
-            elif self._policy.worth(run.pages[-1]) > worth:
-                self._split(queue, run)
+            elif row.worths[-1] > worth:
+                heapreplace(heap, (row.worths[-1], number, row))
+            elif row.pages[-1].ticket != row.ticket:
+                _drop_last(queue, row)
+            elif not row.pages[-1].evictable:
+                self.forget(row.pages[-1])
+                _drop_last(queue, row)
+            elif self._policy.worth(row.pages[-1]) > worth:
+                self._split(queue, row)
             else:
-                return run.pages[-1]
+                return row.pages[-1]
         return None
 
-    def pop_coldest(self) -> Page | None:
-        """The next victim over all classes."""
-        heads = [(self._policy.worth(page), size) for size in self._classes if (page := self.peek(size)) is not None]
-        return self.pop(min(heads)[1], 1)[0] if heads else None
+    def coldest(self) -> Victim | None:
+        """The next victim over all classes; it stays where it is."""
+        heads = [(self._policy.worth(head), size, head) for size in self._classes if (head := self.peek(size)) is not None]
+        return min(heads)[2] if heads else None
 
     def take_in(self) -> None:
         """What was pushed, while there is time."""
         for queue in self._classes.values():
             self._take_in(queue)
 
-    def worth(self, page: Page) -> Worth:
+    def worth(self, page: Victim) -> Worth:
         return self._policy.worth(page)
 
     def _number(self) -> int:
         self._next_number += 1
         return self._next_number
 
-    def _take_last(self, queue: _Class, count: int) -> list[Page]:
-        """Of the first run, as long as its pages may go, were not touched and are the least worthy of all. The first is."""
-        run, others = queue.heap[0][2], [worth for worth, *_ in queue.heap[1:3]]
-        pages, worths, ticket, worth_of = run.pages, run.worths, run.ticket, self._policy.worth
+    def _take_last(self, queue: _Class, count: int) -> list[Victim]:
+        """Of the first row, as long as its pages may go, were not touched and are the least worthy of all. The first is."""
+        row, others = queue.heap[0][2], [worth for worth, *_ in queue.heap[1:3]]
+        pages, worths, ticket, worth_of = row.pages, row.worths, row.ticket, self._policy.worth
         limit = min(others) if others else worths[0]
         first, stop = len(pages), max(0, len(pages) - count)
         while first > stop:
@@ -133,13 +138,13 @@ class VictimQueue:
         queue.live -= len(taken)
         return taken
 
-    def _split(self, queue: _Class, run: _Run) -> None:
-        """The pages at its end that were touched, as far as they are neighbours, become a run of their own."""
+    def _split(self, queue: _Class, row: _Row) -> None:
+        """The pages at its end that were touched, as far as they are neighbours, become a row of their own."""
         touched = []
-        while run.pages and self._policy.worth(run.pages[-1]) > run.worths[-1]:
-            touched.append(run.pages[-1])
-            _drop_last(queue, run)
-        self._enter(queue, run.ticket, touched)
+        while row.pages and self._policy.worth(row.pages[-1]) > row.worths[-1]:
+            touched.append(row.pages[-1])
+            _drop_last(queue, row)
+        self._enter(queue, row.ticket, touched)
 
     def _take_in(self, queue: _Class) -> None:
         for ticket, pages in queue.pushed:
@@ -147,25 +152,25 @@ class VictimQueue:
             self._enter(queue, ticket, pages)
         queue.pushed.clear()
 
-    def _enter(self, queue: _Class, ticket: int, pages: Sequence[Page]) -> None:
+    def _enter(self, queue: _Class, ticket: int, pages: Sequence[Victim]) -> None:
         pages = [page for page in pages if page.ticket == ticket]
         if not pages:
             return
         worths = list(map(self._policy.worth, pages))
         order = sorted(range(len(pages)), key=worths.__getitem__, reverse=True)
-        run = _Run(ticket, [pages[index] for index in order], [worths[index] for index in order])
+        row = _Row(ticket, [pages[index] for index in order], [worths[index] for index in order])
         queue.entries += len(pages)
-        heappush(queue.heap, (run.worths[-1], self._number(), run))
+        heappush(queue.heap, (row.worths[-1], self._number(), row))
 
     def _compact(self, queue: _Class) -> None:
-        runs = [run for _, _, run in queue.heap]
+        rows = [row for _, _, row in queue.heap]
         queue.entries = sum(len(pages) for _, pages in queue.pushed)
         queue.heap = []
-        for run in runs:
-            self._enter(queue, run.ticket, run.pages)
+        for row in rows:
+            self._enter(queue, row.ticket, row.pages)
         self._take_in(queue)
 
 
-def _drop_last(queue: _Class, run: _Run) -> None:
-    del run.pages[-1], run.worths[-1]
+def _drop_last(queue: _Class, row: _Row) -> None:
+    del row.pages[-1], row.worths[-1]
     queue.entries -= 1

@@ -8,14 +8,15 @@ checksum.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from itertools import chain, takewhile
 
 import msgspec
 
-from kvtier.page.key import PageKey, space_of
+from kvtier.page.key import PageKey, PageKeys
 from kvtier.page.kind import PageKind
+from kvtier.store.run import Run
 
 
 class Origin(Enum):
@@ -29,13 +30,14 @@ class Write(msgspec.Struct):
 
     id: int
     owner: int
-    keys: Sequence[PageKey]
+    keys: PageKeys
     length: int
     offsets: Sequence[int]
     deadline_ms: float
     kind: PageKind
     depths: Sequence[int]
     origin: Origin
+    run: Run | None  # what they become: where they are neighbours, and none was anywhere on this node when it was begun
     void: bool = False  # nothing of it may be stored
 
 
@@ -47,7 +49,9 @@ class Writes:
         self._quarantine_ms = quarantine_ms
         self._open: dict[int, Write] = {}  # their deadlines ascend
         self._reads: dict[int, Write] = {}  # from SSD: the agent itself ends them
-        self._keys: set[PageKey] = set()  # of the two, but for void ones
+        # Who writes what, of the two, but for void ones: large ones are few.
+        self._single: dict[bytes, set[int]] = {}  # by space
+        self._large: dict[int, Write] = {}
         self._quarantined: dict[int, Write] = {}  # void
         self._next = 1
 
@@ -61,28 +65,38 @@ class Writes:
     def begin(
         self,
         owner: int,
-        keys: Sequence[PageKey],
+        keys: PageKeys,
         length: int,
         offsets: Sequence[int],
         kind: PageKind,
         depths: Sequence[int],
         origin: Origin,
         now_ms: float,
+        run: Run | None = None,
     ) -> Write:
         """Nobody else writes any of `keys` now."""
-        write = Write(self._next, owner, keys, length, offsets, now_ms + self._ttl_ms, kind, depths, origin)
+        deadline_ms = now_ms + self._ttl_ms
+        write = Write(self._next, owner, keys, length, offsets, deadline_ms, kind, depths, origin, run)
         self._next += 1
         table = self._reads if origin is Origin.SSD else self._open
         table[write.id] = write
-        self._keys.update(keys)
+        if len(keys) == 1:
+            self._single.setdefault(keys.space, set()).update(keys.ids)
+        else:
+            self._large[write.id] = write
         return write
 
     def writing(self, key: PageKey) -> bool:
-        """Whether someone writes the page now."""
-        return key in self._keys
+        """Whether someone writes the page now, or one with its id."""
+        return self.writing_any(PageKeys.of([key]))
 
-    def writing_any(self, keys: Iterable[PageKey]) -> bool:
-        return not self._keys.isdisjoint(keys)
+    def writing_any(self, keys: PageKeys) -> bool:
+        """The same of many."""
+        single = self._single.get(keys.space)
+        if single and not single.isdisjoint(keys.distinct_ids):
+            return True
+        others = [write for write in self._large.values() if write.keys.space == keys.space]
+        return any(not write.keys.distinct_ids.isdisjoint(keys.distinct_ids) for write in others)
 
     def get(self, write_id: int, owner: int) -> Write | None:
         """The owner's write; look at `void` before believing it."""
@@ -112,10 +126,10 @@ class Writes:
 
     def void(self, space: bytes, now_ms: float) -> None:
         """Void what is being written of a space, by anyone."""
-        for write in [write for write in self._open.values() if space_of(write.keys[0]) == space]:
+        for write in [write for write in self._open.values() if write.keys.space == space]:
             self._quarantine(write, now_ms)
         for write in self._reads.values():
-            if space_of(write.keys[0]) == space and not write.void:
+            if write.keys.space == space and not write.void:
                 self._void(write)
 
     def take_released(self, now_ms: float) -> list[Write]:
@@ -132,7 +146,7 @@ class Writes:
         else:
             del (self._quarantined if write.void else self._open)[write.id]
         if not write.void:
-            self._keys.difference_update(write.keys)
+            self._forget(write)
 
     def _quarantine(self, write: Write, now_ms: float) -> None:
         del self._open[write.id]
@@ -142,4 +156,9 @@ class Writes:
 
     def _void(self, write: Write) -> None:
         write.void = True
-        self._keys.difference_update(write.keys)
+        self._forget(write)
+
+    def _forget(self, write: Write) -> None:
+        """Its pages are not being written any more."""
+        if self._large.pop(write.id, None) is None:
+            self._single[write.keys.space].difference_update(write.keys.ids)

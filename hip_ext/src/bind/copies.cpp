@@ -62,13 +62,14 @@ std::vector<core::Move> placed(core::Region pool, std::span<const std::int64_t> 
   return moves;
 }
 
-void move_hashed(core::PageCopier& copier, std::span<const core::Move> moves, std::size_t pieces_a_page, core::Region digests) {
+void move_hashed(core::PageCopier& copier, std::span<const core::Move> moves, std::size_t pieces_a_page, core::Region digests,
+                 bool to_small) {
   const std::size_t pages = pieces_a_page ? moves.size() / pieces_a_page : 0;
   if (digests.bytes != pages * core::kDigestBytes)
     throw std::invalid_argument("digests takes 16 bytes for each of " + std::to_string(pages) + " pages, not " +
                                 std::to_string(digests.bytes));
   const nb::gil_scoped_release release;
-  copier.move_hashed(moves, pieces_a_page, digests.base);
+  copier.move_hashed(moves, pieces_a_page, digests.base, to_small);
 }
 
 }  // namespace
@@ -117,7 +118,7 @@ void bind_copies(nb::module_& module) {
            [](core::PageCopier& self, const Writable& pool, const Numbers& offsets, const Numbers& pieces, const Numbers& piece_bytes,
               const Writable& digests) {
              const auto moves = placed(region_of(pool), numbers_of(offsets), numbers_of(pieces), numbers_of(piece_bytes), false);
-             move_hashed(self, moves, piece_bytes.shape(0), region_of(digests));
+             move_hashed(self, moves, piece_bytes.shape(0), region_of(digests), true);
            },
            whole("pool"), whole("offsets"), whole("pieces"), whole("piece_bytes"), whole("digests"),
            "Copy n pages into `pool`, page i to byte `offsets[i]` on, and hash them on the way. A page is made of k pieces of "
@@ -129,7 +130,7 @@ void bind_copies(nb::module_& module) {
            [](core::PageCopier& self, const Readable& pool, const Numbers& offsets, const Numbers& pieces, const Numbers& piece_bytes,
               const Writable& digests) {
              const auto moves = placed(region_of(pool), numbers_of(offsets), numbers_of(pieces), numbers_of(piece_bytes), true);
-             move_hashed(self, moves, piece_bytes.shape(0), region_of(digests));
+             move_hashed(self, moves, piece_bytes.shape(0), region_of(digests), false);
            },
            whole("pool"), whole("offsets"), whole("pieces"), whole("piece_bytes"), whole("digests"),
            "The other way: out of `pool`, into the pieces. As `put_hashed`.")

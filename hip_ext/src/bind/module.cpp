@@ -19,11 +19,12 @@ void translate(const std::exception_ptr& error, void*) {
 }  // namespace
 
 NB_MODULE(_native, module) {
-  module.doc() = "Native page copies, SSD reads and HIP restores.";
+  module.doc() = "Native page copies, SSD reads, page tables and HIP restores.";
   nb::set_leak_warnings(false);  // an engine's exit is no place for them
   nb::register_exception_translator(translate);
   loadback::bind::bind_copies(module);
   loadback::bind::bind_memory(module);
   loadback::bind::bind_files(module);
   loadback::bind::bind_restores(module);
+  loadback::bind::bind_tables(module);
 }

@@ -93,7 +93,12 @@ void fence_portable() {}
 
 #if defined(__x86_64__)
 
-constexpr std::size_t kAhead = 512;  // bytes
+constexpr std::size_t kAhead = 512;  // bytes, of what is copied
+constexpr std::size_t kFarAhead = 4096;  // to small pages
+constexpr std::size_t kSmallPage = 4096;
+constexpr std::size_t kPageAhead = 1024;  // bytes
+
+enum class Stores { through, past, past_small };
 
 template <bool kPast>
 __attribute__((target("avx2"), always_inline)) inline __m256i half_stripe_avx2(std::byte* to, const std::byte* from,
@@ -117,18 +122,25 @@ __attribute__((target("avx2"), always_inline)) inline __m256i scramble_avx2(cons
   return _mm256_add_epi64(_mm256_mul_epu32(keyed, prime), _mm256_slli_epi64(high, 32));
 }
 
-template <bool kPast>
+// Streaming stores wait for the look-up of every small page, which nothing does ahead of them.
+template <Stores kStores>
 __attribute__((target("avx2"))) void copy_avx2(std::byte* to, const std::byte* from, std::size_t stripes, std::size_t at,
                                                HashLanes& hash) {
+  constexpr std::size_t kSoon = kStores == Stores::past_small ? kFarAhead : kAhead;
   auto* const kept = reinterpret_cast<__m256i*>(hash.lanes.data());
   __m256i low = _mm256_load_si256(kept), high = _mm256_load_si256(kept + 1);
+  if constexpr (kStores == Stores::past_small) {
+    const auto soon = reinterpret_cast<std::uintptr_t>(to) + kPageAhead;
+    const std::uintptr_t next = (soon + kSmallPage - 1) / kSmallPage * kSmallPage;
+    if (next < soon + stripes * kStripeBytes) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_NTA);
+  }
   while (stripes) {
     const std::size_t count = std::min(stripes, kBlockStripes - at);
     const unsigned char* secret = kSecret + kKeyStep * at;
     for (std::size_t index = 0; index < count; ++index, to += kStripeBytes, from += kStripeBytes, secret += kKeyStep) {
-      _mm_prefetch(reinterpret_cast<const char*>(from) + kAhead, _MM_HINT_T0);
-      low = half_stripe_avx2<kPast>(to, from, secret, low);
-      high = half_stripe_avx2<kPast>(to + 32, from + 32, secret + 32, high);
+      _mm_prefetch(reinterpret_cast<const char*>(from) + kSoon, _MM_HINT_T0);
+      low = half_stripe_avx2<kStores != Stores::through>(to, from, secret, low);
+      high = half_stripe_avx2<kStores != Stores::through>(to + 32, from + 32, secret + 32, high);
     }
     stripes -= count;
     at += count;
@@ -144,11 +156,12 @@ __attribute__((target("avx2"))) void copy_avx2(std::byte* to, const std::byte* f
 
 void fence_x86() { _mm_sfence(); }
 
-constexpr HashedCopy kAvx2{Isa::avx2, copy_avx2<false>, copy_avx2<true>, fence_x86};
+constexpr HashedCopy kAvx2{Isa::avx2, copy_avx2<Stores::through>, copy_avx2<Stores::past>, copy_avx2<Stores::past_small>,
+                           fence_x86};
 
 #endif
 
-constexpr HashedCopy kPortable{Isa::portable, copy_portable, copy_portable, fence_portable};
+constexpr HashedCopy kPortable{Isa::portable, copy_portable, copy_portable, copy_portable, fence_portable};
 
 }  // namespace
 

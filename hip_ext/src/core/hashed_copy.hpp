@@ -26,6 +26,8 @@ struct HashedCopy {
   // `to` at the start of a cache line; then a fence must follow before others may look.
   void (*through)(std::byte* to, const std::byte* from, std::size_t stripes, std::size_t at, HashLanes& lanes);
   void (*past)(std::byte* to, const std::byte* from, std::size_t stripes, std::size_t at, HashLanes& lanes);
+  // `past` for a target on small memory pages: each is looked up before it is reached, at the cost of a line that is read.
+  void (*past_small)(std::byte* to, const std::byte* from, std::size_t stripes, std::size_t at, HashLanes& lanes);
   void (*fence)();
 };
 

@@ -13,9 +13,11 @@ namespace loadback::core {
 namespace {
 
 constexpr std::size_t kJobBytes = 256 << 10;
-// Pages that a job copies and hashes in turn, and stripes a turn: the best of 13 combinations for the smaller pages.
+// Pages that a job copies and hashes in turn, and stripes a turn: the best of 13 combinations for the smaller pages. Not for those
+// that are copied to small memory pages: there one after the other is better, in long turns.
 constexpr std::size_t kHashedTogether = 4;
 constexpr std::size_t kHashedTurn = 4;
+constexpr std::size_t kLongTurn = 64;
 constexpr std::size_t kHashedJobBytes = 1 << 20;  // about
 
 bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
@@ -44,13 +46,23 @@ void check_distinct(std::span<const std::int64_t> pages, std::size_t held) {
   }
 }
 
-// Sorted by what is written, a move can only overlap its neighbour's target, and a source only the targets around it.
-void check_moves(std::span<const Move> moves) {
-  const auto by_target = [](const Move& a, const Move& b) { return std::less<>{}(a.to, b.to); };
+// The moves by what they write. Pieces of pages mostly lie so already: page by page in a pool, piece by piece in an engine.
+std::vector<Move> by_target(std::span<const Move> moves, std::size_t pieces_a_page) {
+  const auto before = [](const Move& a, const Move& b) { return std::less<>{}(a.to, b.to); };
   std::vector<Move> sorted(moves.begin(), moves.end());
+  if (std::is_sorted(sorted.begin(), sorted.end(), before)) return sorted;
+  sorted.clear();
+  for (std::size_t piece = 0; piece < pieces_a_page; ++piece)
+    for (std::size_t index = piece; index < moves.size(); index += pieces_a_page) sorted.push_back(moves[index]);
+  if (!std::is_sorted(sorted.begin(), sorted.end(), before)) std::sort(sorted.begin(), sorted.end(), before);
+  return sorted;
+}
+
+// Sorted by what is written, a move can only overlap its neighbour's target, and a source only the targets around it.
+void check_moves(std::span<const Move> moves, std::size_t pieces_a_page = 1) {
+  std::vector<Move> sorted = by_target(moves, pieces_a_page);
   std::erase_if(sorted, [](const Move& move) { return move.bytes == 0; });
   if (sorted.empty()) return;
-  if (!std::is_sorted(sorted.begin(), sorted.end(), by_target)) std::sort(sorted.begin(), sorted.end(), by_target);
   for (std::size_t index = 1; index < sorted.size(); ++index)
     if (overlap(sorted[index - 1].to, sorted[index - 1].bytes, sorted[index].to, sorted[index].bytes))
       throw std::invalid_argument("two moves write the same bytes");
@@ -166,7 +178,7 @@ void copy_hashed(const HashedCopy& copy, std::span<const Move> pieces, std::span
   const std::size_t pieces_a_page = pieces.size() / sizes.size();
   std::size_t count = 0;
   for (; count < sizes.size(); ++count) {
-    under_way[count].begin(copy, pieces.subspan(count * pieces_a_page, pieces_a_page), sizes[count]);
+    under_way[count].begin(copy, pieces.subspan(count * pieces_a_page, pieces_a_page), sizes[count], false);
     digest_of[count] = digests + count * kDigestBytes;
   }
   while (count) {
@@ -180,6 +192,20 @@ void copy_hashed(const HashedCopy& copy, std::span<const Move> pieces, std::span
       under_way[index] = under_way[count];
       digest_of[index] = digest_of[count];
     }
+  }
+  copy.fence();
+}
+
+// One after the other, to small memory pages. What is ahead of a page is mostly the next one.
+void copy_hashed_to_small(const HashedCopy& copy, std::span<const Move> pieces, std::span<const std::size_t> sizes,
+                          std::byte* digests) {
+  const std::size_t pieces_a_page = pieces.size() / sizes.size();
+  HashedPage page;
+  for (std::size_t index = 0; index < sizes.size(); ++index) {
+    page.begin(copy, pieces.subspan(index * pieces_a_page, pieces_a_page), sizes[index], true);
+    while (page.step(kLongTurn)) {
+    }
+    page.finish(digests + index * kDigestBytes);
   }
   copy.fence();
 }
@@ -214,17 +240,18 @@ void PageCopier::move(std::span<const Move> moves) {
   });
 }
 
-void PageCopier::move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests) {
+void PageCopier::move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests, bool to_small) {
   const auto sizes = page_sizes(pieces, pieces_a_page);
-  check_moves(pieces);
+  check_moves(pieces, pieces_a_page);
   if (sizes.empty()) return;
   // Of few pages, so many a job that every thread has two; of large ones fewer, which need no turns and end together.
-  const std::size_t most = std::clamp<std::size_t>(kHashedJobBytes / sizes.front(), 1, kHashedTogether);
+  std::size_t most = std::max<std::size_t>(1, kHashedJobBytes / sizes.front());
+  if (!to_small) most = std::min(most, kHashedTogether);
   const std::size_t per_job = std::clamp<std::size_t>(sizes.size() / (2 * pool_.threads()), 1, most);
   pool_.run((sizes.size() + per_job - 1) / per_job, [&, per_job](std::size_t job) {
     const std::size_t first = job * per_job, count = std::min(per_job, sizes.size() - first);
-    copy_hashed(hashed_, pieces.subspan(first * pieces_a_page, count * pieces_a_page), std::span(sizes).subspan(first, count),
-                digests + first * kDigestBytes);
+    (to_small ? copy_hashed_to_small : copy_hashed)(hashed_, pieces.subspan(first * pieces_a_page, count * pieces_a_page),
+                                                    std::span(sizes).subspan(first, count), digests + first * kDigestBytes);
   });
 }
 

@@ -31,8 +31,9 @@ class PageCopier {
   // Each on its own. Throws std::invalid_argument where what is written overlaps anything else that is named.
   void move(std::span<const Move> moves);
   // The same of pages that are made of `pieces_a_page` pieces each. Writes kDigestBytes a page, the XXH3-128 of what was copied.
-  // Also refuses a page below kMinHashedBytes, and pieces that are no whole number of pages.
-  void move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests);
+  // Also refuses a page below kMinHashedBytes, and pieces that are no whole number of pages. `to_small`: the targets are likely to
+  // lie on small memory pages.
+  void move_hashed(std::span<const Move> pieces, std::size_t pieces_a_page, std::byte* digests, bool to_small = false);
 
   // One run of bytes straight through: what the other ways are measured against.
   void flat(Region to, Region from);

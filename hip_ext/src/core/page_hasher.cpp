@@ -13,8 +13,9 @@ bool may_pass(const std::byte* to, std::size_t bytes) {
 
 }  // namespace
 
-void HashedPage::begin(const HashedCopy& copy, std::span<const Move> pieces, std::size_t bytes) {
+void HashedPage::begin(const HashedCopy& copy, std::span<const Move> pieces, std::size_t bytes, bool to_small) {
   copy_ = &copy;
+  past_ = to_small ? copy.past_small : copy.past;
   pieces_ = pieces;
   bytes_ = bytes;
   stripes_left_ = (bytes - 1) / kStripeBytes;  // the last one, whole or not, is left to `finish`
@@ -35,7 +36,7 @@ bool HashedPage::step(std::size_t stripes) {
       continue;
     }
     std::byte* const to = piece.to + offset_;
-    (may_pass(to, bytes_) ? copy_->past : copy_->through)(to, piece.from + offset_, whole, in_block_, lanes_);
+    (may_pass(to, bytes_) ? past_ : copy_->through)(to, piece.from + offset_, whole, in_block_, lanes_);
     offset_ += whole * kStripeBytes;
     in_block_ = (in_block_ + whole) % kBlockStripes;
     left -= whole;

@@ -1,4 +1,4 @@
-// Pages that are copied and hashed in one pass, several in turn. A page is the sum of its pieces, which may lie anywhere.
+// Pages that are copied and hashed in one pass, one or several in turn. A page is the sum of its pieces, which may lie anywhere.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace loadback::core {
 // One page on its way. The pieces must stay while it is.
 class HashedPage {
  public:
-  // `bytes` >= kMinHashedBytes is the sum of the pieces.
-  void begin(const HashedCopy& copy, std::span<const Move> pieces, std::size_t bytes);
+  // `bytes` >= kMinHashedBytes is the sum of the pieces; `to_small`: they are copied to small memory pages.
+  void begin(const HashedCopy& copy, std::span<const Move> pieces, std::size_t bytes, bool to_small);
   // Copies up to `stripes` more; false when the page needs but `finish`.
   bool step(std::size_t stripes);
   // Copies the rest, up to a stripe, and writes kDigestBytes.
@@ -24,6 +24,7 @@ class HashedPage {
   void scatter(const std::byte* from, std::size_t bytes);
 
   const HashedCopy* copy_;
+  decltype(HashedCopy::past) past_;
   std::span<const Move> pieces_;
   std::size_t bytes_;
   std::size_t stripes_left_;

@@ -18,6 +18,12 @@ def test_transfers_over_a_faulty_queue(compiled: Compile) -> None:
 
 
 @pytest.mark.slow
+def test_a_table_of_ids(compiled: Compile) -> None:
+    program = compiled("id_table_test.cpp", "core/id_table.cpp", flags=("-fsanitize=address,undefined",))
+    subprocess.run([program], check=True, timeout=60)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_many_callers(compiled: Compile, sanitized: dict[str, str], tmp_path: Path, sanitizer: str) -> None:
     program = compiled("stress_test.cpp", "core/*.cpp", flags=(f"-fsanitize={sanitizer}",))

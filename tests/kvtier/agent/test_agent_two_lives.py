@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from agent_rig import PATIENT, SPACE, EngineMemory, agent_here, config_of, digests, put
 
+from kvtier.client import columns
 from kvtier.client.channel import AgentGone
 from kvtier.client.copier import PortableCopier
 from kvtier.client.engine_pages import EnginePages
@@ -34,7 +36,8 @@ class FallsBetween(PortableCopier):
         return super().get(memory, offsets, pages)
 
 
-async def test_a_page_that_fails_when_it_is_got_again_is_not_whole(tmp_path: Path) -> None:
+async def test_a_page_that_fails_when_it_is_got_again_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_CHUNK_PAGES", PAGES // 2)
     async with agent_here(config := config_of(tmp_path)) as agent:
         client = PageClient(Path(config["socket"]), SPACE, FallsBetween(), PATIENT)
         memory = EngineMemory(range(PAGES), filled=False)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvtier.page.key import KEY_BYTES, digest_of, join_digests, page_key, page_keys, space_of
+from kvtier.page.key import KEY_BYTES, PageKeys, digest_of, join_digests, page_key, space_of
 from kvtier.page.space import REPLICATED, SPACE_BYTES, PageSpace, Shard, space_digest
 
 SPACE = PageSpace(model="m", kv_dtype="bfloat16", layout="page_first", page_tokens=16)
@@ -73,8 +73,8 @@ def test_impossible_identities_are_refused(kind: type, wrong: dict[str, Any]) ->
 def test_keys_are_cut_from_joined_digests() -> None:
     space = space_digest(SPACE)
     joined = join_digests(["11" * 32, "22" * 32])
-    keys = page_keys(space, joined)
-    assert keys == [page_key(space, b"\x11" * 32), page_key(space, b"\x22" * 32)]
+    keys = PageKeys(space, joined)
+    assert list(keys) == [page_key(space, b"\x11" * 32), page_key(space, b"\x22" * 32)]
     assert {len(key) for key in keys} == {KEY_BYTES}
     assert (space_of(keys[1]), digest_of(keys[1])) == (space, b"\x22" * 32)
 
@@ -83,4 +83,4 @@ def test_broken_digests_are_refused() -> None:
     with pytest.raises(ValueError, match="32"):
         join_digests(["11" * 31])
     with pytest.raises(ValueError, match="multiple"):
-        page_keys(space_digest(SPACE), b"x" * 33)
+        PageKeys(space_digest(SPACE), b"x" * 33)

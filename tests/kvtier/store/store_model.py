@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
+from typing import NamedTuple
 
+from kvtier.page.checksum import split_checksums
 from kvtier.page.key import PageKey, page_key
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.store.actions import Action, Clear, Demote, Promote, Reclaim
 from kvtier.store.node_store import NodeStore
-from kvtier.store.page import SsdPlace
+from kvtier.store.page import NOWHERE, Page, SsdPlace
+from kvtier.store.run import Run
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.store.slabs import class_bytes
 
@@ -47,7 +51,7 @@ def put(store: NodeStore, key: PageKey, now_ms: float, *, length: int = 4096, va
     reserved = store.reserve([key], length, ALICE, now_ms, depth=depth)
     if reserved.statuses[0] is not Status.OK:
         return reserved.statuses[0]
-    return store.commit(reserved.write_id, [sha256(key + bytes([variant])).digest()[:16]], ALICE, now_ms)
+    return store.commit(reserved.write_id, sha256(key + bytes([variant])).digest()[:16], ALICE, now_ms)
 
 
 def status_of(store: NodeStore, key: PageKey, now_ms: float) -> Status:
@@ -55,6 +59,34 @@ def status_of(store: NodeStore, key: PageKey, now_ms: float) -> Status:
     acquired = store.acquire([key], BOB, 1000, now_ms)
     store.release(acquired.lease_id, BOB)
     return acquired.statuses[0]
+
+
+class Seen(NamedTuple):
+    """A page, looked at without telling its run apart."""
+
+    key: PageKey
+    offset: int
+    length: int
+    checksum: bytes
+    place: SsdPlace | None
+    evictable: bool
+    queued: bool
+
+    @property
+    def in_dram(self) -> bool:
+        return self.offset != NOWHERE
+
+
+def seen(entries: Iterable[Page | Run]) -> list[Seen]:
+    pages = []
+    for entry in entries:
+        state = (entry.evictable, bool(entry.ticket))
+        if isinstance(entry, Page):
+            pages.append(Seen(entry.key, entry.offset, entry.length, entry.checksum, entry.place, *state))
+            continue
+        for key, offset, checksum in zip(entry.keys, entry.offsets, split_checksums(entry.checksums), strict=True):
+            pages.append(Seen(key, offset, entry.length, checksum, None, *state))
+    return pages
 
 
 class Disk:

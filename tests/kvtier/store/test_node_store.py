@@ -10,6 +10,7 @@ from kvtier.page.kind import PageKind
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.policies.eviction import Lru, SemanticClasses
+from kvtier.store.page import Page
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.store.slabs import PageTooLarge
 from kvtier.store.writes import Origin
@@ -23,10 +24,10 @@ def test_a_page_is_served_once_committed() -> None:
     reserved = store.reserve([key], 4096, ALICE, 0)
     assert status_of(store, key, 0) is BUSY
     assert store.reserve([key], 4096, BOB, 0).statuses == [WRITING]
-    assert store.commit(reserved.write_id, [b"c" * 16], ALICE, 1) is OK
+    assert store.commit(reserved.write_id, b"c" * 16, ALICE, 1) is OK
     acquired = store.acquire([key], BOB, 1000, 2)
-    (page,) = acquired.pages
-    assert page is not None
+    (page,) = acquired.held
+    assert isinstance(page, Page)
     assert (page.offset, page.length, page.checksum) == (reserved.offsets[0], 4096, b"c" * 16)
 
 
@@ -50,14 +51,14 @@ def test_pages_that_are_reserved_together_are_stored_together() -> None:
     reserved = store.reserve(keys[:6], 4096, ALICE, 1)
     assert reserved.statuses == [OK, EXISTS, OK, OK, BUSY, BUSY]
     checksums = [bytes([number]) * 16 for number in range(3)]
-    with pytest.raises(ValueError, match="2 checksums for a write of 3 pages"):
-        store.commit(reserved.write_id, checksums[:2], ALICE, 2)
-    assert store.commit(reserved.write_id, checksums, ALICE, 2) is OK
-    assert store.commit(reserved.write_id, checksums, ALICE, 3) is MISS
-    pages = [page for page in store.acquire(keys[:4], BOB, 10, 4).pages if page is not None]
+    with pytest.raises(ValueError, match="32 bytes of checksums for a write of 3 pages"):
+        store.commit(reserved.write_id, b"".join(checksums[:2]), ALICE, 2)
+    assert store.commit(reserved.write_id, b"".join(checksums), ALICE, 2) is OK
+    assert store.commit(reserved.write_id, b"".join(checksums), ALICE, 3) is MISS
+    pages = store.leased_pages(store.acquire(keys[:4], BOB, 10, 4).lease_id, BOB) or []
     assert [page.checksum for page in pages if page.key != keys[1]] == checksums
     assert [page.depth for page in pages if page.key != keys[1]] == [0, 2, 3]
-    assert [page.offset for page in pages if page.key != keys[1]] == reserved.offsets
+    assert [page.offset for page in pages if page.key != keys[1]] == list(reserved.offsets)
 
 
 def test_an_aborted_put_leaves_nothing() -> None:
@@ -67,7 +68,7 @@ def test_an_aborted_put_leaves_nothing() -> None:
     assert status_of(store, key, 0) is BUSY  # not Bob's to abort
     store.abort(reserved.write_id, ALICE)
     assert status_of(store, key, 0) is MISS
-    assert store.commit(reserved.write_id, [b"c" * 16], ALICE, 0) is MISS
+    assert store.commit(reserved.write_id, b"c" * 16, ALICE, 0) is MISS
     assert store.tiering.dram.slabs.used_bytes == 0
 
 
@@ -79,19 +80,19 @@ def test_an_expired_put_frees_its_key_at_once_and_its_bytes_when_the_writer_lets
     quick = store.reserve([key], 4096, BOB, 101)
     assert quick.statuses == [OK]
     assert quick.offsets != slow.offsets  # Alice may still be writing there
-    assert store.commit(slow.write_id, [b"a" * 16], ALICE, 102) is MISS
+    assert store.commit(slow.write_id, b"a" * 16, ALICE, 102) is MISS
     assert store.reserve([key], 4096, ALICE, 102).statuses == [WRITING]  # Bob's put is not touched by Alice's end
-    assert store.commit(quick.write_id, [b"b" * 16], BOB, 103) is OK
+    assert store.commit(quick.write_id, b"b" * 16, BOB, 103) is OK
     assert store.tiering.dram.slabs.used_bytes == 4 * KIB
-    (page,) = store.acquire([key], BOB, 10, 104).pages
-    assert page is not None
+    (page,) = store.acquire([key], BOB, 10, 104).held
+    assert isinstance(page, Page)
     assert page.checksum == b"b" * 16
 
 
 def test_a_put_that_is_late_is_refused_even_if_nobody_ticked() -> None:
     store, (key, *_) = make_store(pending_ttl_ms=100)
     reserved = store.reserve([key], 4096, ALICE, 0)
-    assert store.commit(reserved.write_id, [b"a" * 16], ALICE, 100) is MISS
+    assert store.commit(reserved.write_id, b"a" * 16, ALICE, 100) is MISS
     assert store.tiering.dram.slabs.used_bytes == 0
 
 
@@ -269,8 +270,8 @@ def test_a_corrupt_page_is_gone_for_everyone_while_a_reader_lets_go() -> None:
     store, keys = make_store(pages=4)
     put(store, keys[0], 0)
     lease = store.acquire([keys[0]], BOB, 1000, 0)
-    page = lease.pages[0]
-    assert page is not None
+    (page,) = lease.held
+    assert isinstance(page, Page)
     assert not store.corrupt(keys[0], page.generation + 1)
     assert store.corrupt(keys[0], page.generation)
     assert not store.corrupt(keys[0], page.generation)
@@ -332,10 +333,10 @@ def test_a_clear_voids_what_is_being_written() -> None:
     fresh = store.reserve([key], 4096, BOB, 1, origin=Origin.PEER)
     assert fresh.statuses == [OK]
     assert fresh.offsets != stale.offsets  # Alice may still be writing there
-    assert store.commit(stale.write_id, [b"a" * 16], ALICE, 2) is MISS
-    assert store.commit(kept.write_id, [b"o" * 16], ALICE, 2) is OK
+    assert store.commit(stale.write_id, b"a" * 16, ALICE, 2) is MISS
+    assert store.commit(kept.write_id, b"o" * 16, ALICE, 2) is OK
     store.clear(store.meet(SPACE))
-    assert store.commit(fresh.write_id, [b"b" * 16], BOB, 3) is MISS
+    assert store.commit(fresh.write_id, b"b" * 16, BOB, 3) is MISS
     assert [status_of(store, each, 4) for each in (key, other)] == [MISS, OK]
     assert store.tiering.dram.slabs.used_bytes == 4 * KIB
     assert store.counters.writes_expired == 0

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from store_model import KIB, SPACE, Disk, digest
+from store_model import KIB, SPACE, Disk, Seen, digest, seen
 
 from costmodel.values import Tier
 from kvtier.index.events import BlocksRemoved, BlocksStored
@@ -90,6 +90,9 @@ class StoreMachine(RuleBasedStateMachine):
         self.latest_ms = max(self.latest_ms, self.clock_ms)
         return self.clock_ms
 
+    def listed(self) -> dict[PageKey, Seen]:
+        return {page.key: page for page in seen(self.store.catalog.entries())}
+
     def project(self) -> None:
         """Follow the journal."""
         (journal,) = self.store.journals.whole_spaces().values()
@@ -125,9 +128,10 @@ class StoreMachine(RuleBasedStateMachine):
         assert bool(reserved.write_id) == bool(claimed)
         if claimed:
             self.writes[reserved.write_id] = HeldWrite(owner, dict(zip(claimed, reserved.offsets, strict=True)))
+        pages = self.listed()
         for key, there, status in zip(keys, before, reserved.statuses, strict=True):
             assert (status is Status.EXISTS) <= there
-            page = self.store.catalog.get(key)
+            page = pages.get(key)
             if status is Status.OK:
                 assert page is None or not page.in_dram, "a page in DRAM needs no writing"
             elif status is Status.EXISTS:
@@ -146,7 +150,7 @@ class StoreMachine(RuleBasedStateMachine):
     def commit(self, data: st.DataObject, variant: int, by_another: bool) -> None:
         write_id = data.draw(st.sampled_from(sorted(self.writes)))
         if by_another:
-            assert self.store.commit(write_id, [b"x" * 16], 99, self.now()) is Status.MISS
+            assert self.store.commit(write_id, b"x" * 16, 99, self.now()) is Status.MISS
         else:
             self.commit_one(write_id, variant)
 
@@ -155,12 +159,12 @@ class StoreMachine(RuleBasedStateMachine):
         contents = [sha256(key + bytes([variant])).digest()[:16] for key in write.at]
         if self.store.tiering.writes.get(write_id, write.owner):  # later its bytes are others'; checksums catch that
             self.memory.update(zip(write.at.values(), contents, strict=True))
-        committed = self.store.commit(write_id, contents, write.owner, self.now())
+        committed = self.store.commit(write_id, b"".join(contents), write.owner, self.now())
         assert committed is Status.MISS or not write.void, "what was begun before a clear is stored after it"
         if committed is Status.OK:
+            pages = self.listed()
             for (key, offset), content in zip(write.at.items(), contents, strict=True):
-                page = self.store.catalog.get(key)
-                assert page is not None
+                page = pages[key]
                 assert (page.offset, page.checksum) == (offset, content)
 
     @precondition(lambda self: self.writes)
@@ -174,15 +178,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.project()
         keys = self.keys[number : number + count]
         acquired = self.store.acquire(keys, owner, ttl_ms, self.now())
-        held: dict[PageKey, tuple[int, bytes]] = {}
-        for index, (key, status, page) in enumerate(zip(keys, acquired.statuses, acquired.pages, strict=True)):
-            assert (status is Status.OK) == (key in self.known[Tier.L3]) == (page is not None)
+        held = {page.key: (page.offset, page.checksum) for page in seen(acquired.held)}
+        assert list(held) == [key for key, status in zip(keys, acquired.statuses, strict=True) if status is Status.OK]
+        for index, (key, status) in enumerate(zip(keys, acquired.statuses, strict=True)):
+            assert (status is Status.OK) == (key in self.known[Tier.L3])
             if status is Status.MISS:
                 assert key not in self.known[Tier.L4]
                 assert not self.store.tiering.writes.writing(key)
             assert (status is Status.MOVED) == (index in acquired.moved)
-            if page is not None:
-                held[key] = (page.offset, page.checksum)
         assert bool(acquired.lease_id) == bool(held)
         if held:
             self.leases[acquired.lease_id] = HeldLease(owner, self.latest_ms + min(ttl_ms, 200), held)
@@ -382,7 +385,7 @@ class StoreMachine(RuleBasedStateMachine):
         """And no more, once a clear was noted: of one that failed, it forgets too much."""
         ssd = self.store.tiering.ssd
         if ssd is not None and not ssd.clears_open:
-            places = {page.place for page in self.store.catalog.pages() if page.place is not None}
+            places = {page.place for page in self.listed().values() if page.place is not None}
             assert self.failed_notes or not places & self.noted
 
     @invariant()
@@ -395,7 +398,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def extents(self) -> list[tuple[int, int]]:
         dram, writes = self.store.tiering.dram, self.store.tiering.writes
-        pages = [(page.offset, class_bytes(page.length)) for page in dram.pages()]
+        pages = [(page.offset, class_bytes(page.length)) for page in seen(dram.residents())]
         return pages + [(offset, class_bytes(write.length)) for write in writes for offset in write.offsets]
 
     @invariant()
@@ -407,14 +410,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def pages_hold_what_they_say(self) -> None:
-        for page in self.store.catalog.pages():
+        for page in self.listed().values():
             assert not page.in_dram or self.memory[page.offset] == page.checksum
             assert page.place is None or self.disk.bytes_at[page.place] == page.checksum
 
     @invariant()
     def the_journal_tells_the_truth(self) -> None:
         self.project()
-        pages = list(self.store.catalog.pages())
+        pages = self.listed().values()
         assert self.known[Tier.L3] == {page.key for page in pages if page.in_dram}
         assert self.known[Tier.L4] == {page.key for page in pages if page.place is not None}
 
@@ -430,8 +433,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def whatever_may_go_is_found(self) -> None:
-        for page in self.store.tiering.dram.pages():
-            assert page.ticket or not page.evictable
+        for page in seen(self.store.tiering.dram.residents()):
+            assert page.queued or not page.evictable
 
     def teardown(self) -> None:
         """Once everyone has let go, nothing is held and the whole pool can be had."""
@@ -451,7 +454,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert not self.todo, "the store plans for ever"
         dram = self.store.tiering.dram
         assert not len(self.store.tiering.writes)
-        assert all(page.evictable for page in dram.pages())
+        assert all(page.evictable for page in seen(dram.residents()))
         assert self.store.pinned_bytes == 0
         reserved = self.store.reserve(self.fresh_keys(16), 4096, 9, self.clock_ms)
         assert set(reserved.statuses) == {Status.OK}

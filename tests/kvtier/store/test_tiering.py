@@ -115,7 +115,7 @@ def test_a_page_that_is_computed_again_before_it_is_read_is_not_read() -> None:
     assert not [each for each in store.plan(3) if isinstance(each, Promote)]
     page = store.catalog.get(keys[0])
     assert page is not None
-    assert store.commit(reserved.write_id, [page.checksum], BOB, 4) is OK
+    assert store.commit(reserved.write_id, page.checksum, BOB, 4) is OK
     settle_all(store, disk, 5)
     assert (page.in_dram, page.place is not None) == (True, True)
     assert store.tiering.dram.slabs.used_bytes == 4 * KIB * sum(each.in_dram for each in store.catalog.pages())
@@ -326,8 +326,9 @@ def test_what_was_being_read_when_it_was_cleared_is_not_taken_for_what_was_put_s
     assert [put(store, key, 2, variant=1) for key in keys[:2]] == [OK, OK]
     store.tiering.promoted(reads[0].write_id)
     store.tiering.promotion_failed(reads[1].write_id, CORRUPT)
-    pages = store.acquire(keys[:2], BOB, 10, 3).pages
-    assert all(page is not None and page.offset not in {read.offset for read in reads} for page in pages)
+    pages = store.leased_pages(store.acquire(keys[:2], BOB, 10, 3).lease_id, BOB)
+    assert pages
+    assert all(page.offset not in {read.offset for read in reads} for page in pages)
     assert store.tiering.dram.slabs.used_bytes == 8 * KIB
     assert (store.counters.promoted, store.counters.corrupt_ssd) == (0, 0)
 

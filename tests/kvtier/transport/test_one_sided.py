@@ -88,7 +88,7 @@ def fill(agent: Agent, numbers: range) -> None:
         key = page_key(space, digests(range(number, number + 1)))
         reserved = agent.store.reserve([key], PAGE_BYTES, SELF, 0.0)
         agent.pool.view(reserved.offsets[0], PAGE_BYTES)[:] = content(number)
-        assert agent.store.commit(reserved.write_id, [page_checksum(content(number))], SELF, 0.0) is Status.OK
+        assert agent.store.commit(reserved.write_id, page_checksum(content(number)), SELF, 0.0) is Status.OK
 
 
 def held(agent: Agent, number: int) -> bytes | None:

@@ -20,7 +20,7 @@ from engine_adapters.emulator.reply.plan import ReplyStyle
 from engine_adapters.emulator.worker.worker import Worker
 from kvtier.agent.agent import Agent
 from kvtier.hashing.sglang import Chain, event_id
-from kvtier.page.key import page_keys
+from kvtier.page.key import PageKeys
 from kvtier.page.space import PageSpace
 from router.clock import system_clock
 from router.config.tree import Config
@@ -88,7 +88,7 @@ class Stage:
     def leading(self, node: str, digests: bytes) -> int:
         """Pages in a node's DRAM."""
         store = self.agents[node].store
-        return store.leading(page_keys(store.meet(SPACE), digests), 0.0).dram
+        return store.leading(PageKeys(store.meet(SPACE), digests), 0.0).dram
 
     def pinned(self, node: str) -> int:
         return self.agents[node].store.pinned_bytes
