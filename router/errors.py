@@ -13,6 +13,8 @@ GatewayError
 │   ├── HeadTooLarge            431
 │   ├── Unauthorized            401
 │   ├── NotServed               404  no engine of this pool answers that path
+│   ├── ThreadWithoutPages      409  a thread's prompt names no page
+│   ├── NothingPinned           409  no node has, or may pin, any of a prompt's pages
 │   ├── PrefetchDisabled        409  the configuration allows no explicit prefetch
 │   └── ClientFault             4xx  the engine refused the request itself
 ├── NoCapacity                  503  nothing can take the turn now; carries Retry-After
@@ -87,6 +89,11 @@ class UnknownPin(BadRequest):
 class UnknownNode(BadRequest):
     status = 404
     code = "node_not_found"
+
+
+class NothingPinned(BadRequest):
+    status = 409
+    code = "nothing_pinned"
 
 
 class Malformed(BadRequest):

@@ -33,7 +33,8 @@ class PinOrder(NamedTuple):
 
 
 class Pinned(NamedTuple):
-    """All pages of the order or none: OK: `pin` holds them; MISS: one is not in DRAM; BUSY: that many may not be pinned."""
+    """All pages of the order or none: OK: `pin` holds them; MISS: one is not in DRAM; BUSY: that many may not be
+    pinned now, and of these the first `pages` at most where nothing else is (0: also where one is on its way to DRAM)."""
 
     status: Status
     pin: int

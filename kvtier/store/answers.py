@@ -40,7 +40,8 @@ class Reserved(msgspec.Struct, frozen=True):
 
 
 class Pinned(msgspec.Struct, frozen=True):
-    """OK with a pin, or BUSY: over the cap, or a page is not in DRAM yet; MISS: a page is not on this node."""
+    """OK with a pin, or BUSY: over the cap, which has room for the first `pages` of them, or a page is not in DRAM yet; MISS: a
+    page is not on this node."""
 
     status: Status
     pin_id: int = 0

@@ -236,7 +236,7 @@ class NodeStore:
         pin = self._pins.add(pages, self._now_ms + min(ttl_ms, self.settings.max_pin_ms))
         if pin is None:
             self.counters.pins_refused += 1
-            return Pinned(Status.BUSY)
+            return Pinned(Status.BUSY, pages=self._pins.most(pages))
         return Pinned(Status.OK, pin.id, len(pin.pages))
 
     def unpin(self, pin_id: int) -> bool:

@@ -6,6 +6,8 @@ that pins much starves everyone else (and Sutradhara's half-finished requests wo
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import msgspec
 
 from kvtier.store.page import Page
@@ -39,6 +41,11 @@ class Pins:
         for page in pin.pages:
             page.pins += 1
         return pin
+
+    def most(self, pages: list[Page]) -> int:
+        """How many leading ones the cap allows where nothing else is pinned."""
+        sizes = {page.key: page.length for page in pages}
+        return sum(total <= self.max_bytes for total in accumulate(sizes.values()))
 
     def remove(self, pin_id: int) -> list[Page] | None:
         """The pages that nothing pins any more; None for a pin that is not there."""

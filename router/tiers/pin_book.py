@@ -6,13 +6,13 @@ An agent has a cap of its own on what is pinned, and ends every pin by itself: w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import msgspec
 
 from costmodel.values import Tier
-from kvtier.control.node_control import NodeUnavailable, PinOrder
+from kvtier.control.node_control import NodeUnavailable, Pinned, PinOrder
 from kvtier.index.memory import BlockIndex
 from kvtier.index.source_key import NodeKey
 from kvtier.page.key import DIGEST_BYTES
@@ -20,7 +20,7 @@ from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.store.journal import event_id
 from router.clock import Clock
-from router.errors import PinsFull, UnknownNode, UnknownPin
+from router.errors import NothingPinned, PinsFull, UnknownNode, UnknownPin
 from router.prefetch.node_agents import shards_of
 from router.tiers.nodes import Node, Nodes
 
@@ -41,9 +41,13 @@ class Held(msgspec.Struct, frozen=True):
 class Pin(msgspec.Struct, frozen=True):
     id: str
     subject: str
-    pages: int  # that were asked for
     expires_ms: float
     nodes: dict[str, Held]
+
+    @property
+    def pages(self) -> int:
+        """The leading ones that some node holds."""
+        return max(held.pages for held in self.nodes.values())
 
 
 class PinBook:
@@ -69,7 +73,8 @@ class PinBook:
         ttl_s: float,
         names: Sequence[str] = (),
     ) -> Pin:
-        """Pin the leading pages that each of `names` has, or every node. Raises `PinsFull`, `UnknownNode`."""
+        """Pin the leading pages that each of `names` has, or every node. Raises `PinsFull`, `UnknownNode`,
+        `NothingPinned`."""
         if len(self.listed()) + self._adding >= self._max_pins:
             raise PinsFull(f"{self._max_pins} pins are held, as many as pins.max_pins allows")
         for name in names:
@@ -82,11 +87,12 @@ class PinBook:
             held = await asyncio.gather(*(self._pin_at(name, digests, index, serves, ttl_ms) for name in chosen))
         finally:
             self._adding -= 1
-        pages = len(digests) // DIGEST_BYTES
-        pin = Pin(f"{self._prefix}{self._next}", subject, pages, self._clock() + ttl_ms, dict(zip(chosen, held, strict=True)))
+        nodes = dict(zip(chosen, held, strict=True))
+        if not any(each.pages for each in held):
+            raise NothingPinned(f"nothing was pinned: {_why(nodes)}")
+        pin = Pin(f"{self._prefix}{self._next}", subject, self._clock() + ttl_ms, nodes)
         self._next += 1
-        if any(each.pages for each in held):
-            self._pins[pin.id] = pin
+        self._pins[pin.id] = pin
         return pin
 
     def listed(self) -> list[Pin]:
@@ -141,12 +147,12 @@ class PinBook:
         except NodeUnavailable as error:
             return Held(Status.BUSY, fault=str(error))
         pins = tuple(each.pin for each in pinned if each.status is Status.OK)
-        failed = next((each.status for each in pinned if each.status is not Status.OK), None)
+        failed = next((each for each in pinned if each.status is not Status.OK), None)
         held = Held(Status.OK, len(digests) // DIGEST_BYTES, pins, epoch=epoch)
         if failed is None:
             return held
         await self._unpin_at(name, held)
-        return Held(failed, fault="more is pinned there than may be" if failed is Status.BUSY else "")
+        return Held(failed.status, fault=_refusal(failed, held.pages))
 
     async def _unpin_at(self, name: str, held: Held) -> None:
         node = self._nodes.by_name[name]
@@ -156,6 +162,22 @@ class PinBook:
             await node.control.unpin(held.pins)
         except NodeUnavailable as error:
             node.fault = str(error)
+
+
+def _refusal(refused: Pinned, pages: int) -> str:
+    """Why an agent did not pin `pages` pages; empty where it has them no more."""
+    if refused.status is not Status.BUSY:
+        return ""
+    if not refused.pages:
+        return "some of them are on their way to its DRAM, or its dram.max_pinned_share allows none; ask again"
+    if refused.pages < pages:
+        return f"the prompt's {pages} pages are more than its dram.max_pinned_share allows: {refused.pages} of them at most"
+    return "with what is pinned there already they are more than its dram.max_pinned_share allows"
+
+
+def _why(nodes: Mapping[str, Held]) -> str:
+    told = [f"{name} {held.status.name} ({held.fault or 'has none of it in DRAM'})" for name, held in nodes.items()]
+    return "; ".join(told) or "no agent is followed (`agents`)"
 
 
 async def leading_bytes(node: str, digests: bytes, index: BlockIndex) -> int:

@@ -106,7 +106,7 @@ async def test_pins_come_and_go(filled: PageClient, http: httpx.AsyncClient) -> 
     await asyncio.to_thread(put, filled, range(100, 300))  # more than the pool holds
     assert await asyncio.to_thread(get, filled, range(4)) == [True, True, False, False]
     assert [each["id"] for each in (await http.get("/v1/kv/pins")).json()["data"]] == [pin["id"]]
-    assert (await http.get(f"/v1/kv/pins/{pin['id']}")).json()["pages"] == 3
+    assert (await http.get(f"/v1/kv/pins/{pin['id']}")).json()["pages"] == 2
     assert (await http.delete(f"/v1/kv/pins/{pin['id']}")).status_code == 200
     assert (await http.get(f"/v1/kv/pins/{pin['id']}")).status_code == 404
     await asyncio.to_thread(put, filled, range(300, 500))
@@ -122,10 +122,25 @@ async def test_pins_are_bounded_and_refusals_say_why(filled: PageClient, http: h
 
 
 async def test_nothing_there_is_pinned_nowhere(filled: PageClient, http: httpx.AsyncClient) -> None:
-    made = (await http.post("/v1/kv/pins", json={"hashes": [digest(77).hex()]})).json()
-    assert made["nodes"] == [{"node": "a", "status": "MISS", "pages": 0, "fault": ""}]
+    refused = await http.post("/v1/kv/pins", json={"hashes": [digest(77).hex()]})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (409, "nothing_pinned")
+    assert error["message"] == "nothing was pinned: a MISS (has none of it in DRAM)"
     assert (await http.get("/v1/kv/pins")).json()["data"] == []
     assert (await http.post("/v1/kv/pins", json={"hashes": [digest(0).hex()], "node": "b"})).status_code == 404
+
+
+async def test_a_prompt_above_the_cap_by_itself_is_told(filled: PageClient, gateway: Gateway, http: httpx.AsyncClient) -> None:
+    """4 MiB of DRAM, of which 0.3 may be pinned: 38 pages of 32 KiB."""
+    assert all(await asyncio.to_thread(put, filled, range(4, 50)))
+    pool = gateway.fleet.pools["default"]
+    blocks = [event_id(digest(number)) for number in range(50)]
+    whole = (BlockRun(0, 50, Tier.L3, "a"),)
+    await eventually(lambda: pool.blocks.match(blocks, system_clock())[P0].runs == whole, "the pages are followed")
+    refused = await http.post("/v1/kv/pins", json={"hashes": [digest(number).hex() for number in range(50)]})
+    assert refused.status_code == 409, refused.text
+    told = "the prompt's 50 pages are more than its dram.max_pinned_share allows: 38 of them at most"
+    assert refused.json()["error"]["message"] == f"nothing was pinned: a BUSY ({told})"
 
 
 async def test_an_agent_that_is_away_is_told(agent: Agent) -> None:

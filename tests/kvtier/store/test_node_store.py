@@ -244,6 +244,8 @@ def test_pins_hold_and_end() -> None:
     pinned = store.pin([keys[0], keys[1], keys[0]], 1000, 0)
     assert (pinned.status, pinned.pages) == (OK, 2)
     assert store.pin([keys[2]], 1000, 0).status is BUSY  # over the cap: a refusal, not a lie
+    alone = store.pin(keys[:4], 1000, 0)
+    assert (alone.status, alone.pages) == (BUSY, 2)  # of four that the cap never has room for
     assert store.pin([keys[1]], 5000, 0).status is OK  # pinned already: costs nothing more
     for number in range(10, 30):
         put(store, keys[number], number)

@@ -17,7 +17,7 @@ from kvtier.page.key import DIGEST_BYTES
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 from kvtier.store.journal import event_id
-from router.errors import PinsFull, UnknownPin
+from router.errors import NothingPinned, PinsFull, UnknownPin
 from router.tiers.nodes import Nodes
 from router.tiers.pin_book import PinBook
 
@@ -76,24 +76,44 @@ async def test_pins_that_are_being_made_count_towards_the_bound() -> None:
 
 
 class FullNode(SlowNode):
-    """May pin no more; it has pages in two spaces, of which one has none of these."""
+    """May pin no more, of these `most` at most; it has pages in two spaces, of which one has none of these."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
 
     async def report(self) -> NodeReport:
         return NodeReport("a", 1, {}, (SPACE, PageSpace("m", "bfloat16", "page_first", 64)))
 
     async def pin(self, orders: Sequence[PinOrder]) -> list[Pinned]:
         full = orders[0].space.page_tokens == SPACE.page_tokens
-        return [Pinned(Status.BUSY if full else Status.MISS, 0, 0) for _ in orders]
+        return [Pinned(Status.BUSY, 0, self.most) if full else Pinned(Status.MISS, 0, 0) for _ in orders]
 
 
-async def test_a_node_that_may_pin_no_more_is_busy_and_so_is_one_that_does_not_answer() -> None:
-    book, nodes, index = await book_of(FullNode(), max_pins=2)
-    held = (await book.add("full", DIGESTS, index, lambda space: True, 10.0)).nodes["a"]
-    assert (held.status, held.pages) == (Status.BUSY, 0)
-    assert "more is pinned" in held.fault
+@pytest.mark.parametrize(
+    ("most", "told"),
+    [(2, "with what is pinned there already"), (1, "the prompt's 2 pages are more than"), (0, "on their way to its DRAM")],
+)
+async def test_a_node_that_pins_nothing_says_whose_pages_are_too_many(most: int, told: str) -> None:
+    digests = DIGESTS + DIGESTS[::-1]
+    book, _, index = await book_of(FullNode(most), max_pins=2)
+    index.apply(NodeKey("a"), BlocksStored((event_id(DIGESTS[::-1]),), event_id(DIGESTS), Tier.L3, 16), 0.0)
+    with pytest.raises(NothingPinned, match=f"a BUSY .*{told}"):
+        await book.add("full", digests, index, lambda space: True, 10.0)
+    assert book.listed() == []
+
+
+async def test_where_nothing_was_pinned_every_node_is_named_with_the_reason() -> None:
+    book, nodes, _ = await book_of(SlowNode(), max_pins=2)
+    nothing = BlockIndex(256, max_sources=2)
+    with pytest.raises(NothingPinned, match=r"a MISS \(has none of it in DRAM\)"):
+        await book.add("gone", DIGESTS, nothing, lambda space: True, 10.0)
     nodes.by_name["a"].fault = "connection refused"
-    held = (await book.add("away", DIGESTS, BlockIndex(256, max_sources=2), lambda space: True, 10.0)).nodes["a"]
-    assert (held.status, held.fault) == (Status.BUSY, "connection refused")
+    with pytest.raises(NothingPinned, match=r"a BUSY \(connection refused\)"):
+        await book.add("away", DIGESTS, nothing, lambda space: True, 10.0)
+    lonely = PinBook(Nodes({}, lambda: 0.0), lambda: 0.0, Random(1), max_pins=2, max_ttl_s=60.0)
+    with pytest.raises(NothingPinned, match="no agent is followed"):
+        await lonely.add("nowhere", DIGESTS, nothing, lambda space: True, 10.0)
 
 
 class MortalNode(SlowNode):
