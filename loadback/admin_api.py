@@ -86,6 +86,8 @@ class Explained(msgspec.Struct, frozen=True):
     kind: str = ""
     first_call: bool = False
     prompt_tokens: int = 0
+    prompt_tokens_exact: bool = False
+    known_tokens: int = 0
     guards: list[str] = []
     due_class: str | None = msgspec.field(default=None, name="class")
     deadline_ms: float | None = None

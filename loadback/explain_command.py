@@ -81,7 +81,10 @@ async def _ask(url: str, query: dict[str, str], headers: dict[str, str], body: b
 
 def print_explained(answer: Explained, console: Console) -> None:
     call = "first" if answer.first_call else "later"
-    thread = f"thread {answer.thread} ({answer.kind}), {call} call, {answer.prompt_tokens} prompt tokens"
+    length = f"{answer.prompt_tokens} prompt tokens"
+    if not answer.prompt_tokens_exact:
+        length = f"about {length} (estimated)"
+    thread = f"thread {answer.thread} ({answer.kind}), {call} call, {length}"
     lines = [
         Text.assemble((answer.worker, "bold"), f" by policy {answer.policy}: {answer.reason}"),
         Text(deadline_line(answer)),

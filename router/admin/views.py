@@ -169,6 +169,7 @@ def explain_view(
         "kind": sighting.kind,
         "first_call": sighting.first_call,
         "prompt_tokens": sighting.prompt_tokens,
+        "prompt_tokens_exact": sighting.counted,
         "known_tokens": sighting.known_tokens,
         "policy": decision.policy,
         "worker": pair_name(decision),

@@ -108,7 +108,9 @@ class ThreadStore:
         """The engine counted the prompt of the thread's last request."""
         thread = self._threads.get(thread_id)
         if thread is not None and len(thread.digests) <= MAX_POSITIONS:  # else its size is not the whole prompt's
-            thread.tokens_per_byte = thread.rates.learn_prompt(thread.sizes[-1], prompt_tokens)
+            size = thread.sizes[-1]
+            thread.tokens_per_byte = thread.rates.learn_prompt(size, prompt_tokens)
+            thread.counted = round(size * thread.tokens_per_byte) == prompt_tokens
 
     def extended(self, thread_id: str, blocks: array[int], block_tokens: int) -> None:
         """The thread's prompt was tokenised: these are its block hashes so far."""
@@ -171,7 +173,7 @@ class ThreadStore:
             thread.digests, thread.sizes = digests, prompt.sizes
             self._own(thread, fixed)
             thread.fixed = prompt.fixed
-            thread.retries, thread.predicted = 0, None
+            thread.retries, thread.predicted, thread.counted = 0, None, False
             thread.first_call = kind is Kind.RESUMED
         thread.seen_ms = now_ms
         thread.group.threads[thread.id] = thread.group.threads.pop(thread.id)
@@ -305,6 +307,7 @@ class ThreadStore:
             reply_known,
             thread.blocks,
             thread.block_tokens,
+            match.kind is Kind.RETRY and thread.counted,
         )
 
 

@@ -40,7 +40,9 @@ def test_every_term_of_every_pair_is_shown_cheapest_first() -> None:
 
 def test_the_sentence_and_the_thread_are_shown() -> None:
     assert "p0>d0 by policy cost: stays: p1>d0 would gain 2.2 ms, below the margin" in printed()
-    assert "thread t-1 (continued), later call, 800 prompt tokens" in printed()
+    assert "thread t-1 (continued), later call, about 800 prompt tokens (estimated)" in printed()
+    counted = msgspec.structs.replace(ANSWER, prompt_tokens_exact=True)
+    assert "thread t-1 (continued), later call, 800 prompt tokens\n" in printed(counted)
 
 
 def test_who_was_not_weighed_is_named_with_the_reason() -> None:

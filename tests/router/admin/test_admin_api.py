@@ -100,6 +100,7 @@ async def test_explain_shows_every_pair_and_changes_nothing(gateway):
         answers = [(await client.post("/admin/explain", json=body)).json() for _ in range(2)]
         assert answers[0] == answers[1]
         assert answers[0]["kind"] == "new"
+        assert (answers[0]["prompt_tokens"] > 900, answers[0]["prompt_tokens_exact"]) == (True, False)
         assert answers[0]["chosen"]["terms"]["compute_ms"] > 0
         assert [other["worker"] for other in answers[0]["others"]]
         assert answers[0]["reason"]

@@ -53,6 +53,19 @@ def test_idling_beyond_the_gap_makes_a_first_call() -> None:
     assert not see(desk, "a", "b", "c", "d", "e", "f", "g", now_ms=120_003).first_call
 
 
+def test_only_the_very_prompt_that_an_engine_counted_has_no_estimated_length() -> None:
+    desk = Desk()
+    first = see(desk, "a")
+    assert not see(desk, "a").counted
+    desk.store.finished(first.thread, ReplyFacts(prompt_tokens=17), 1.0)
+    again = see(desk, "a", now_ms=2.0)
+    assert (again.counted, again.prompt_tokens) == (True, 17)
+    assert not see(desk, "a", "b", "c", now_ms=3.0).counted
+    assert not see(desk, "a", "b", "c", now_ms=4.0).counted, "its reply is not there yet"
+    desk.store.finished(first.thread, ReplyFacts(prompt_tokens=10_000_000), 5.0)
+    assert not see(desk, "a", "b", "c", now_ms=6.0).counted, "no such count is believed"
+
+
 def test_a_reply_ends_the_idling() -> None:
     desk = Desk(resume_gap_s=60)
     desk.store.finished(see(desk, "a").thread, ReplyFacts(), 50_000)
