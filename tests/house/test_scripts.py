@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from source_tree import ROOT
 
-SCRIPTS = [path for path in (ROOT / "scripts").rglob("*") if path.is_file() and os.access(path, os.X_OK) and not path.suffix]
+SCRIPTS = [path for path in (ROOT / "scripts").rglob("*") if path.is_file() and os.access(path, os.X_OK)]
 
 
 def header(script: Path) -> list[str]:
