@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+from typing import Annotated
+
 import typer
 
 from bench.deltatok.cli import deltatok
@@ -43,6 +46,12 @@ Agent CLIs point at its /v1; every turn goes where it will finish first.
 """
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        print(f"loadback {metadata.version('loadback')}")
+        raise typer.Exit
+
+
 def build() -> typer.Typer:
     app = typer.Typer(
         name="loadback",
@@ -52,6 +61,7 @@ def build() -> typer.Typer:
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
     )
+    app.callback()(options)
     for command in (serve, agent, sglang_plugin, vllm_plugin, up, demo, explain, doctor):
         app.command()(command)
     app.add_typer(bench_commands(), name="bench")
@@ -59,6 +69,12 @@ def build() -> typer.Typer:
     sim.command()(validate)
     app.add_typer(sim, name="sim")
     return app
+
+
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Its version.")] = False,
+) -> None:
+    """What may stand before a command."""
 
 
 def bench_commands() -> typer.Typer:

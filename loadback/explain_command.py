@@ -51,6 +51,8 @@ def explain(
 
     --class and --deadline-ms need policy.objective slo at the gateway, and a class that policy.classes declares.
 
+    The body's model must be one that the gateway serves; that of configs/example-body.json is served by demo and up alone.
+
     [bold]Examples[/bold]
 
       loadback explain configs/example-body.json

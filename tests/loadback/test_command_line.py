@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,14 @@ def test_help_of_every_command_has_an_example(command: tuple[str, ...]) -> None:
     assert status == 0
     assert "Example" in text
     assert f"loadback {' '.join(command)}" in text
+
+
+def test_the_version_is_told_and_the_help_knows_of_it() -> None:
+    assert invoke("--version") == (0, f"loadback {version('loadback')}\n")
+    status, text = invoke("--help")
+    assert status == 0
+    assert "--version" in text
+    assert "A cache-aware gateway" in text
 
 
 def test_check_tells_what_the_file_says(tmp_path: Path) -> None:
