@@ -79,6 +79,8 @@ async def test_workers_are_listed_added_drained_and_removed(gateway):
         assert (await client.delete("/admin/workers/d1")).json()["removed"]
         gone = await client.delete("/admin/workers/d1")
         assert (gone.status_code, gone.json()["error"]["param"]) == (400, "worker_id")
+        nowhere = await client.post("/admin/workers", json={"pool": "x", "role": "decode", "worker": worker | {"name": "y"}})
+        assert (nowhere.status_code, nowhere.json()["error"]["param"]) == (400, "pool")
 
 
 async def test_the_policy_is_validated_and_replaced_as_a_whole(gateway):
