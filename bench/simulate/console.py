@@ -45,7 +45,7 @@ def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json
     runs = {name: Run(experiment, name, seed, _turns_file(out, name)) for name in names_of(policies)}
     results = run_shown(runs, jobs)
     line = {"experiment": experiment.name, "seed": seed, "setup": setup_of(experiment), "policies": results}
-    _tell(_title(experiment, seed), results, line, as_json, out)
+    _tell(_title(experiment, seed), results, line, "policy", as_json, out)
 
 
 def compare_arms(
@@ -81,7 +81,7 @@ def configurations(
     line = {"experiment": first.name, "seed": seed, "policy": name, "setup": setups, key: results}
     if any(found.get("prefetch") for found in results.values()):
         show(prefetch_table(results))
-    _tell(f"{_title(first, seed)}, {name}", results, line, as_json, out)
+    _tell(f"{_title(first, seed)}, {name}", results, line, "configuration", as_json, out)
 
 
 def _turns_file(out: Path | None, label: str) -> str:
@@ -91,8 +91,10 @@ def _turns_file(out: Path | None, label: str) -> str:
     return str(turns_path(out, label))
 
 
-def _tell(title: str, results: Mapping[str, dict[str, Any]], line: Mapping[str, Any], as_json: bool, out: Path | None) -> None:
-    show(result_table(title, results))
+def _tell(
+    title: str, results: Mapping[str, dict[str, Any]], line: Mapping[str, Any], rows: str, as_json: bool, out: Path | None
+) -> None:
+    show(result_table(title, results, rows))
     if not any(each["turns"] for each in results.values()):
         _tell_warmup(line["setup"])
     if out is not None:

@@ -10,11 +10,11 @@ from rich.table import Table
 _GB = 1e9
 
 
-def result_table(title: str, results: Mapping[str, Mapping[str, Any]]) -> Table:
-    """One row a policy; times in seconds, hits in percent of tokens, the lowest p90 E2E and p99 TTFT in bold;
-    regret: mean and median of what a turn's E2E lost against the best choice in hindsight."""
+def result_table(title: str, results: Mapping[str, Mapping[str, Any]], rows: str = "policy") -> Table:
+    """One row a policy, or of what `rows` names; times in seconds, hits in percent of tokens, the lowest p90 E2E and p99 TTFT
+    in bold; regret: mean and median of what a turn's E2E lost against the best choice in hindsight."""
     table = Table(title=title, title_justify="left")
-    table.add_column("policy", no_wrap=True)
+    table.add_column(rows, no_wrap=True)
     for column in (
         "turns",
         "TTFT p50",

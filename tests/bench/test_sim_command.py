@@ -56,6 +56,7 @@ def test_weka_compares_policies_in_processes_of_their_own() -> None:
 def test_mooncake_keeps_the_traces_times() -> None:
     arguments = ("mooncake", "--path", str(DATA / "mooncake_small.jsonl"), "--horizon-s", "300", "--json")
     output = sim(*arguments, "--policies", "mooncake")
+    assert "configuration" not in output
     assert "nothing was counted: turns of the first 120 s warm up" in output
     line = last_json(output)
     assert line["experiment"] == "mooncake"
@@ -66,7 +67,9 @@ def test_mooncake_keeps_the_traces_times() -> None:
 
 @pytest.mark.slow
 def test_exp1_runs_its_configurations_at_equal_dram() -> None:
-    line = last_json(sim("exp1", "--configs", "A,B", "--horizon-s", "660", "--json"))
+    output = sim("exp1", "--configs", "A,B", "--horizon-s", "660", "--json")
+    assert "configuration" in output, "the head of a table whose rows are no policies"
+    line = last_json(output)
     assert (line["experiment"], line["policy"], list(line["configs"])) == ("exp1", "cost", ["A", "B"])
     for found in line["configs"].values():
         check(found)
