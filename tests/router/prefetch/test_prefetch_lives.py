@@ -28,7 +28,7 @@ from prefetch_stage import (
 
 from bench.prefetch.slow_link import slow_link
 from engine_adapters.emulator.model.params import EngineParams
-from kvtier.page.key import page_keys
+from kvtier.page.key import PageKeys
 from kvtier.prefetch.events import Trigger
 from kvtier.prefetch.job import JobState
 
@@ -170,7 +170,7 @@ async def test_pages_come_from_the_node_s_own_ssd_and_from_another_one_s(tmp_pat
         await until(lambda: not stage.agents["b"].numbers()["unwritten_pages"], "written")
         for number in range(3):  # 600 pages: more than the pool holds
             await stage.put("b", [20_000 + number, *IDS * 5][: 200 * PAGE])
-        pages = list(map(store.catalog.get, page_keys(store.meet(SPACE), digests)))
+        pages = list(map(store.catalog.get, PageKeys(store.meet(SPACE), digests)))
         assert all(page is not None and not page.in_dram for page in pages)
         asked = await stage.ask(tokens=IDS, model=MODEL, worker=worker)
         ready = await stage.until_state(asked["id"], "ready", "failed")
