@@ -160,6 +160,7 @@ class Agent:
             "dram_used_bytes": slabs.used_bytes,
             "dram_huge_bytes": self.pool.huge_bytes,
             "pinned_bytes": self.store.pinned_bytes,
+            "stages_max_bytes": self.stager.max_bytes,
             "pages": len(self.store.catalog),
             "leases": self.store.running_leases,
             "writes_open": len(self.store.tiering.writes),

@@ -21,6 +21,7 @@ from kvtier.page.key import PageKey, PageKeys, digest_of, page_key
 from kvtier.page.status import Status
 from kvtier.pool.dram_pool import DramPool
 from kvtier.store.cuts import RestoreCuts
+from kvtier.store.gathering import Gathering
 from kvtier.store.node_store import NodeStore
 from kvtier.store.page import Page
 from kvtier.store.slabs import PageTooLarge
@@ -141,12 +142,12 @@ class Desk:
         return self._acquired(owner, keys, request)
 
     async def _acquire_later(self, owner: Owner, keys: Sequence[PageKey], request: wire.Acquire) -> wire.Reply:
-        held: dict[int, Page] = {}
+        gathering = Gathering()
         try:
-            await self._wait_for(keys, min(request.wait_ms, MAX_WAIT_MS), held)
+            await self._wait_for(keys, min(request.wait_ms, MAX_WAIT_MS), gathering)
             return self._acquired(owner, keys, request)
         finally:
-            self._store.let_go(held)
+            self._store.let_go(gathering)
 
     def _acquired(self, owner: Owner, keys: Sequence[PageKey], request: wire.Acquire) -> wire.Reply:
         acquired = self._store.acquire(keys, owner.number, request.ttl_ms, self._clock_ms())
@@ -154,10 +155,10 @@ class Desk:
             self._pump()
         return acquired_message(acquired, bound=request.bound)
 
-    async def _wait_for(self, keys: Sequence[PageKey], wait_ms: float, held: dict[int, Page]) -> None:
+    async def _wait_for(self, keys: Sequence[PageKey], wait_ms: float, gathering: Gathering) -> None:
         """Until nothing of `keys` is on its way any more, or can be."""
         until_ms = self._clock_ms() + wait_ms
-        while (left_ms := until_ms - self._clock_ms()) > 0 and self._store.gather(keys, held):
+        while (left_ms := until_ms - self._clock_ms()) > 0 and self._store.gather(keys, gathering):
             self._pump()
             if self._store.tiering.starved:
                 return
@@ -249,7 +250,8 @@ class Desk:
         return wire.Done()
 
     def _staging(self, job: StageJob) -> wire.Reply:
-        return wire.Staging(job.id, job.state.value, len(job.keys), self._stager.leading(job), job.fetched_bytes, len(job.held))
+        leading, held = self._stager.leading(job), len(job.gathering.held)
+        return wire.Staging(job.id, job.state.value, len(job.keys), leading, job.fetched_bytes, held)
 
     def _replay_events(self, owner: Owner, request: wire.ReplayEvents) -> wire.Reply:
         journal = self._store.journals.whole_spaces().get(request.space)

@@ -54,6 +54,7 @@ class Fetched(msgspec.Struct, frozen=True):
 
     statuses: list[Status]
     fetched_bytes: int = 0
+    over_budget: bool = False
 
 
 class _Claim(msgspec.Struct):
@@ -76,6 +77,7 @@ class _Leased(msgspec.Struct):
     digests: bytes
     claims: list[_Claim]
     statuses: list[Status]
+    over_budget: bool = False
 
 
 class Fetcher:
@@ -126,7 +128,8 @@ class Fetcher:
             return Fetched(leased.statuses)
         try:
             self._claim(leased, acquired, found, PageKeys(self._store.meet(space), digests), budget_bytes)
-            return Fetched(leased.statuses, await self._move(leased, deadline_ms))
+            moved_bytes = await self._move(leased, deadline_ms)
+            return Fetched(leased.statuses, moved_bytes, leased.over_budget)
         finally:
             self._begin(self._let_go(leased))
 
@@ -178,7 +181,7 @@ class Fetcher:
         for index, position in enumerate(found):
             page = RemotePage(index, acquired.offsets[index], acquired.lengths[index])
             if left is not None and (left := left - page.length) < 0:
-                leased.statuses[position] = Status.BUSY
+                leased.statuses[position], leased.over_budget = Status.BUSY, True
                 continue
             reserved = self._reserve(keys[position], page.length, acquired.depths[index], PageKind(acquired.kinds[index]))
             leased.statuses[position] = Status.OK if reserved.statuses[0] is Status.EXISTS else Status.BUSY

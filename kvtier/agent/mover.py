@@ -88,7 +88,7 @@ class Mover:
         self._tasks.discard(task)
         if not task.cancelled():
             self._progress.made()
-            self.pump()
+            asyncio.get_running_loop().call_soon(self.pump)  # after those who waited: what has come must not make room
 
     async def _demote(self, pages: Sequence[Demotion]) -> None:
         to_write = [self._to_write(page) for page in pages]

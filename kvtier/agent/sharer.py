@@ -17,6 +17,7 @@ import msgspec
 from kvtier.page.key import PageKey, digest_of, space_of
 from kvtier.policies.placement import NodeRoom, PlaceLocal, PlacementPolicy
 from kvtier.policies.replication import Candidate, NoReplicas, ReplicationPolicy
+from kvtier.store.gathering import Gathering
 from kvtier.store.heat import hits_at
 from kvtier.store.node_store import NodeStore
 from kvtier.store.page import Page
@@ -143,16 +144,16 @@ class Sharer:
 
     async def _offer(self, node: str, pages: Sequence[Page]) -> list[Page]:
         """Those that `node` has taken. They stay here meanwhile."""
-        held: dict[int, Page] = {}
+        gathering = Gathering()
         taken: list[Page] = []
         try:
-            self._store.gather([page.key for page in pages], held)
-            for space, group in _by_space(held.values()).items():
+            self._store.gather([page.key for page in pages], gathering)
+            for space, group in _by_space(gathering.held.values()).items():
                 taken += group[: await self._stage(self._peers[node], space, group)]
         except (PeerUnavailable, PeerRefused) as error:
             log.info("%s takes no pages: %s", node, error)
         finally:
-            self._store.let_go(held)
+            self._store.let_go(gathering)
         self.counters.offers_failed += len(pages) - len(taken)
         return taken
 

@@ -1,8 +1,8 @@
 """Brings a prompt's pages into this node's DRAM before an engine asks for them: from its own SSD, else from peers.
 
 A stage has a deadline and may have a byte budget; leading pages come first, because an engine restores a leading run. What has
-come is held in DRAM until a while after the stage's end, all stages together up to a share of it. Stages run side by side up to
-a limit, the rest wait in order; ended ones are remembered for a while so that they can be asked about.
+come is held in DRAM until a while after the stage's end, all stages together up to a share of it; what cannot be held is not
+brought. Stages run side by side up to a limit, the rest wait in order; ended ones are remembered, to be asked about.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from kvtier.agent.progress import Progress
 from kvtier.page.key import PageKey, PageKeys, digest_of
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
+from kvtier.store.gathering import Gathering
 from kvtier.store.node_store import NodeStore
-from kvtier.store.page import Page
 from kvtier.wire.messages import Peer
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ class StageState(StrEnum):
     FETCHING = "fetching"
     READY = "ready"  # everything is in DRAM
     PARTIAL = "partial"  # what could be had is; the rest is nowhere, or over budget
+    FULL = "full"  # what there was room for is
     EXPIRED = "expired"
     CANCELLED = "cancelled"
     FAILED = "failed"  # by a fault of this node
@@ -65,7 +66,7 @@ class StageJob(msgspec.Struct):
     state: StageState = StageState.QUEUED
     hold_ms: float = 0.0
     fetched_bytes: int = 0
-    held: dict[int, Page] = {}
+    gathering: Gathering = msgspec.field(default_factory=Gathering)
     hold_until_ms: float = inf  # known when it has ended
 
     @property
@@ -116,9 +117,14 @@ class Stager:
     def get(self, stage: int) -> StageJob | None:
         return self._jobs.get(stage)
 
+    @property
+    def max_bytes(self) -> int:
+        """What all stages together may hold."""
+        return int(self._settings.max_held_share * self._store.settings.bytes)
+
     def leading(self, job: StageJob) -> int:
         """Pages of the stage that are in DRAM, from the first on."""
-        return self._store.leading(job.keys, self._clock_ms()).dram
+        return self._store.resident(job.keys)
 
     def cancel(self, stage: int) -> None:
         """Bring nothing more, hold nothing more; what has come may stay."""
@@ -128,7 +134,7 @@ class Stager:
         if task is not None and not job.ended:
             job.state = StageState.CANCELLED
             task.cancel()
-        self._store.let_go(job.held)
+        self._store.let_go(job.gathering)
 
     def cancel_space(self, space: PageSpace) -> None:
         """The same for every stage of a space, which is being cleared: others may still have what is forgotten here."""
@@ -140,8 +146,8 @@ class Stager:
         """Let go of what was held long enough, and forget what ended long ago."""
         now_ms = self._clock_ms()
         for job in self._jobs.values():
-            if job.held and job.hold_until_ms <= now_ms:
-                self._store.let_go(job.held)
+            if job.gathering.held and job.hold_until_ms <= now_ms:
+                self._store.let_go(job.gathering)
         limit_ms = now_ms - _REMEMBERED_MS - self._settings.max_ms
         self._jobs = {each: job for each, job in self._jobs.items() if not job.ended or job.deadline_ms > limit_ms}
 
@@ -151,26 +157,31 @@ class Stager:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for job in self._jobs.values():
-            self._store.let_go(job.held)
+            self._store.let_go(job.gathering)
 
     def _ended(self, job: StageJob) -> None:
         self._tasks.pop(job.id, None)
         job.hold_until_ms = self._clock_ms() + job.hold_ms
         if not job.hold_ms or job.state is StageState.CANCELLED:
-            self._store.let_go(job.held)
+            self._store.let_go(job.gathering)
 
     async def _run(self, job: StageJob) -> None:
         try:
             async with asyncio.timeout(self._left_s(job)), self._running:
                 job.state = StageState.FETCHING
                 await self._bring(job)
-            job.state = StageState.READY if self.leading(job) == len(job.keys) else StageState.PARTIAL
+            job.state = self._outcome(job)
         except TimeoutError:
             job.state = StageState.EXPIRED
         except Exception:
             self.counters.stage_crashes += 1
             job.state = StageState.FAILED
             log.exception("a stage failed")
+
+    def _outcome(self, job: StageJob) -> StageState:
+        if self.leading(job) == len(job.keys):
+            return StageState.READY
+        return StageState.FULL if job.gathering.full else StageState.PARTIAL
 
     async def _bring(self, job: StageJob) -> None:
         self._gather(job)
@@ -180,23 +191,32 @@ class Stager:
             for start in range(0, len(missing), _FETCH_PAGES):
                 if not await self._fetch(job, missing[start : start + _FETCH_PAGES], source):
                     break
+                self._gather(job)
         while self._gather(job):
             self._pump()
             if self._store.tiering.starved:
+                job.gathering.full = True
                 return
             await self._progress.wait(self._left_s(job))
 
     def _gather(self, job: StageJob) -> bool:
         """Hold what is there; whether more is on its way."""
-        held_bytes = sum(page.length for each in self._jobs.values() for page in each.held.values())
-        room_bytes = self._settings.max_held_share * self._store.settings.bytes - held_bytes
-        return self._store.gather(job.keys, job.held, room_bytes)
+        return self._store.gather(job.keys, job.gathering, self._room_bytes())
+
+    def _room_bytes(self) -> int:
+        return self.max_bytes - sum(each.gathering.claimed_bytes for each in self._jobs.values())
 
     async def _fetch(self, job: StageJob, keys: Sequence[PageKey], source: Peer) -> bool:
         """Whether to go on with this source."""
         digests = b"".join(map(digest_of, keys))
-        budget = job.max_bytes - job.fetched_bytes if job.max_bytes else None
-        fetched = await self._fetcher.fetch(job.space, digests, source, job.deadline_ms, budget)
+        room_bytes = self._room_bytes()
+        allowed_bytes = job.max_bytes - job.fetched_bytes if job.max_bytes else room_bytes
+        if room_bytes <= 0 or job.gathering.full:
+            job.gathering.full = True
+            return False
+        budget_bytes = min(room_bytes, allowed_bytes)
+        fetched = await self._fetcher.fetch(job.space, digests, source, job.deadline_ms, budget_bytes)
+        job.gathering.full = job.gathering.full or (fetched.over_budget and room_bytes <= allowed_bytes)
         job.fetched_bytes += fetched.fetched_bytes
         self._progress.made()
         self._pump()

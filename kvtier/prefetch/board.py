@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from math import inf
 
 import msgspec
 
 from costmodel.values import WorkerKey
 from kvtier.prefetch.budget import Budgets
-from kvtier.prefetch.events import FailReason, Trigger
+from kvtier.prefetch.events import FailReason, MoveFailed, Trigger
 from kvtier.prefetch.job import Job, JobState
 from kvtier.prefetch.layout import Copy
 from kvtier.prefetch.moves import CancelMove, Hold, Move, Release, Stage
@@ -59,10 +60,9 @@ class Board:
         self._by_move[move] = job
         return move
 
-    def open(self, job: Job, copies: Iterable[Copy], ready_tokens: int, now_ms: float) -> None:
-        """Take a job in. `copies` are cut down to what may be reserved and to the job's own limit."""
-        room = self.budgets.room(job.node)
-        limit = min(room, job.max_bytes) if job.max_bytes else room
+    def open(self, job: Job, copies: Iterable[Copy], ready_tokens: int, now_ms: float, stage_bytes: float = inf) -> None:
+        """Take a job in. `copies` are cut down to what may be reserved, to what its node may hold and to its own limit."""
+        limit = min(self.budgets.room(job.node), stage_bytes, job.max_bytes or inf)
         job.pending, job.held_tokens = _within(copies, limit, job, ready_tokens)
         job.planned_bytes = job.reserved_bytes = sum(_size(copy, job) for copy in job.pending)
         self.budgets.reserve(job.node, job.reserved_bytes)
@@ -108,15 +108,17 @@ class Board:
         if not job.pending and not job.moving:
             self._ready(job, now_ms)
 
-    def stage_failed(self, move: int, moved_bytes: int, reason: FailReason, now_ms: float) -> None:
-        """Try the next source, or do with what lies before."""
-        job, chunk = self._settle(move, moved_bytes)
+    def stage_failed(self, event: MoveFailed, now_ms: float) -> None:
+        """Try the next source, unless there is no room, or do with what has come and what lies before."""
+        job, chunk = self._settle(event.move, event.moved_bytes)
         if job is None or chunk is None:
             return
-        if chunk.others:
+        if chunk.others and event.reason is not FailReason.NO_ROOM:
             job.pending.appendleft(msgspec.structs.replace(chunk, path=chunk.others[0], others=chunk.others[1:]))
-        else:
-            self.truncate(job, chunk.start, reason, now_ms)
+            return
+        tokens = max(0, min(event.tokens, chunk.tokens))
+        job.arrived_tokens += tokens
+        self.truncate(job, chunk.start + tokens, event.reason, now_ms)
 
     def truncate(self, job: Job, tokens: int, reason: FailReason, now_ms: float) -> None:
         """No more than the leading `tokens` will come: ready with these, or failed if that was nothing."""
@@ -283,10 +285,10 @@ def _size(copy: Copy, job: Job) -> int:
     return int(copy.tokens * job.bytes_per_token)
 
 
-def _within(copies: Iterable[Copy], limit: int, job: Job, ready_tokens: int) -> tuple[deque[Copy], int]:
+def _within(copies: Iterable[Copy], limit: float, job: Job, ready_tokens: int) -> tuple[deque[Copy], int]:
     """The leading copies that fit `limit` bytes, in whole pages, and up to which token the prompt will then lie ready."""
     kept: deque[Copy] = deque()
-    left = max(0, limit)
+    left = max(0.0, limit)
     for copy in copies:
         fitting = int(left / job.bytes_per_token) if _size(copy, job) > left else copy.tokens
         if fitting < copy.tokens:

@@ -152,11 +152,12 @@ class MoveEnded(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveFailed(msgspec.Struct, frozen=True, gc=False):
-    """A `Stage` or `Warm` did not. What it moved before that counts."""
+    """A `Stage` or `Warm` did not. What it moved before that counts, and the leading `tokens` of a stage that lie there."""
 
     move: int
     reason: FailReason
     moved_bytes: int = 0
+    tokens: int = 0
 
 
 class NodeLost(msgspec.Struct, frozen=True, gc=False):

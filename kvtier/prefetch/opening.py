@@ -62,14 +62,14 @@ class Opening:
             board.tallies[plan.trigger].dry_jobs += 1
             board.tallies[plan.trigger].dry_bytes += layout.stage_bytes
             return None
-        if len(board.active) >= params.max_jobs or not self._has_room(layout):
+        if len(board.active) >= params.max_jobs or not self._has_room(layout, view):
             return None
         job = _job(self.new_job(), plan.subject, plan.trigger, layout, plan.deadline_ms, plan.until_ms)
         job.sent = plan.sent
         job.saved_ms, job.cost_ms = worth.saved_ms, worth.cost_ms
         if plan.warm is not None and layout.warm_tokens:
             job.warm_at_ms, job.warm_odds = plan.warm.at_ms, plan.warm.claimed
-        board.open(job, layout.copies, layout.ready_tokens, now_ms)
+        board.open(job, layout.copies, layout.ready_tokens, now_ms, view.node(job.node).stage_bytes)
         return job
 
     def asked(self, event: Asked, layout: Layout, view: View, now_ms: float) -> Job | None:
@@ -77,7 +77,7 @@ class Opening:
         if not layout.ready_tokens:
             self.refuse(event, FailReason.NO_COPY)
             return None
-        if len(self._board.active) >= self._board.params.max_jobs or not self._has_room(layout):
+        if len(self._board.active) >= self._board.params.max_jobs or not self._has_room(layout, view):
             self.refuse(event, FailReason.NO_ROOM)
             return None
         job = _job(event.job, event.subject, Trigger.EXPLICIT, layout, event.deadline_ms, event.deadline_ms)
@@ -86,7 +86,7 @@ class Opening:
         rate = self._arrivals.turns_per_ms(job.worker, now_ms)
         job.cost_ms = weigh_stage(layout, Odds(1.0, 0.0), view).cost_ms + weigh_warm(layout, 1.0, rate).cost_ms
         job.warm_at_ms = now_ms if layout.warm_tokens else None
-        self._board.open(job, layout.copies, layout.ready_tokens, now_ms)
+        self._board.open(job, layout.copies, layout.ready_tokens, now_ms, view.node(job.node).stage_bytes)
         return job
 
     def sent(self, subject: str, target: Target, ready_tokens: int, now_ms: float) -> Job | None:
@@ -128,10 +128,11 @@ class Opening:
         worth = weigh_warm(layout, plan.warm.used, self._arrivals.turns_per_ms(layout.target.worker, now_ms))
         return (layout, before.plus(worth)) if worthwhile(worth, self._board.params) else (layout.unwarmed(), before)
 
-    def _has_room(self, layout: Layout) -> bool:
+    def _has_room(self, layout: Layout, view: View) -> bool:
         """For a page at least, and no page is larger than what may be in flight."""
         page_bytes = layout.target.page_tokens * layout.target.kv_bytes_per_token
-        room = min(self._board.budgets.room(layout.target.node), self._board.params.chunk_bytes)
+        node = layout.target.node
+        room = min(self._board.budgets.room(node), self._board.params.chunk_bytes, view.node(node).stage_bytes)
         return not layout.copies or page_bytes <= room
 
 

@@ -413,7 +413,7 @@ class Planner:
         elif event.reason is FailReason.NODE_LOST and job is not None and event.move in job.moving:
             self._board.node_lost(job.moving[event.move].path.source, now_ms)
         else:
-            self._board.stage_failed(event.move, event.moved_bytes, event.reason, now_ms)
+            self._board.stage_failed(event, now_ms)
         if job is not None and not job.ended:
             self._follow(job)
 

@@ -68,6 +68,7 @@ class NodeState(msgspec.Struct, frozen=True, gc=False):
     free_bytes: int  # of L3, before anything must be evicted for what comes
     harm_ms_per_byte: float = 0.0  # what evicting a byte there costs, in expectation
     up: bool = True
+    stage_bytes: float = inf  # that stages may hold of L3 together: more is not brought
 
 
 class View(Protocol):

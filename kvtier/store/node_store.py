@@ -21,6 +21,7 @@ from kvtier.store.actions import Action
 from kvtier.store.answers import Acquired, Leading, Pinned, Reserved
 from kvtier.store.catalog import Catalog
 from kvtier.store.counters import StoreCounters
+from kvtier.store.gathering import Gathering
 from kvtier.store.heat import NEVER, warmed
 from kvtier.store.journal import Journals
 from kvtier.store.leases import Held, Lease, Leases
@@ -76,6 +77,15 @@ class NodeStore:
             at += 1
         return Leading(dram, len(keys))
 
+    def resident(self, keys: Sequence[PageKey]) -> int:
+        """Pages in DRAM, from the first on. Nothing is sent for: one who asks again and again changes nothing."""
+        at = 0
+        for part in self.catalog.parts(PageKeys.of(keys)):
+            if part is None or (isinstance(part, Page) and part.offset == NOWHERE):
+                return at
+            at += len(part) if isinstance(part, Run) else 1
+        return at
+
     def acquire(self, keys: Sequence[PageKey], owner: int, ttl_ms: float, now_ms: float) -> Acquired:
         """Lease those of `keys`, of one space, that lie in DRAM, in one lease."""
         self._pass_time(now_ms)
@@ -98,30 +108,34 @@ class NodeStore:
         parts = self.catalog.parts(PageKeys.of(keys))
         return any(part is None or (isinstance(part, Page) and part.offset == NOWHERE) for part in parts)
 
-    def gather(self, keys: Sequence[PageKey], held: dict[int, Page], room_bytes: float = inf) -> bool:
+    def gather(self, keys: Sequence[PageKey], gathering: Gathering, room_bytes: float = inf) -> bool:
         """Send for what is on SSD and hold what is in DRAM, so that what still comes does not push out what has come.
 
-        Whether any of `keys` is on its way. `held` is by generation and grows, by up to `room_bytes`; give it to `let_go` in
-        the end.
+        Whether any of `keys` is on its way. What is held and on its way grows by up to `room_bytes`, from the first key on;
+        give the gathering to `let_go` in the end.
         """
-        coming = False
+        room_bytes += gathering.coming_bytes
+        coming, gathering.coming_bytes = False, 0
         pages = self.catalog.find(keys) if isinstance(keys, PageKeys) else map(self.catalog.get, keys)
         for key, page in zip(keys, pages, strict=True):
             if page is None:
                 coming = coming or self.tiering.writes.writing(key)
-            elif not page.in_dram:
-                self.tiering.want(page)
-                coming = True
-            elif page.generation not in held and page.length <= room_bytes:
+                continue
+            fits = page.length <= room_bytes
+            if page.in_dram and fits and page.generation not in gathering.held:
                 room_bytes -= page.length
                 page.holds += 1
-                held[page.generation] = page
-        return coming
+                gathering.held[page.generation] = page
+            elif not page.in_dram and self._send_for(page, gathering, fits=fits):
+                room_bytes -= page.length
+                gathering.coming_bytes += page.length
+        return coming or gathering.coming_bytes > 0
 
-    def let_go(self, held: dict[int, Page]) -> None:
+    def let_go(self, gathering: Gathering) -> None:
         """What `gather` held is held no more."""
-        self.tiering.unhold_all(held.values())
-        held.clear()
+        self.tiering.unhold_all(gathering.held.values())
+        gathering.held.clear()
+        gathering.coming_bytes = 0
 
     def take_recent_hits(self) -> list[Page]:
         """Pages in DRAM that were read since the last call, the first `_MAX_RECENT` of them."""
@@ -325,6 +339,15 @@ class NodeStore:
         """What should be done with bytes now. Every action is to be reported to `tiering`, page by page, once."""
         self._pass_time(now_ms)
         return self.tiering.plan()
+
+    def _send_for(self, page: Page, gathering: Gathering, *, fits: bool) -> bool:
+        """Whether a page on SSD alone is on its way."""
+        if page.key in gathering.sent_for or not fits:
+            gathering.full = gathering.full or not fits
+            return fits and self.tiering.under_way(page.key)
+        if self.tiering.want(page):
+            gathering.sent_for.add(page.key)
+        return True
 
     def _pass_time(self, now_ms: float) -> None:
         self._now_ms = max(self._now_ms, now_ms)

@@ -143,10 +143,11 @@ class SsdTier:
             self._counters.demotions_skipped += 1
             self._skip(self._queue.popleft())
 
-    def want(self, page: Page) -> None:
-        """Read it into DRAM soon."""
-        if len(self.wanted) < self.settings.max_wanted_pages:
+    def want(self, page: Page) -> bool:
+        """Read it into DRAM soon; False where too many are to be."""
+        if room := len(self.wanted) < self.settings.max_wanted_pages:
             self.wanted[page.key] = None
+        return room
 
     def reading(self, write_id: int, page: Page) -> None:
         """A promotion is under way: its segment must stay."""

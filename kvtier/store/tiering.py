@@ -100,10 +100,13 @@ class Tiering:
             self.dram.drop([page])
             self._catalog.left_dram([page])
 
-    def want(self, page: Page) -> None:
-        """Bring a page that is on SSD alone into DRAM."""
-        if self.ssd is not None and not self.writes.writing(page.key):
-            self.ssd.want(page)
+    def want(self, page: Page) -> bool:
+        """Bring a page that is on SSD alone into DRAM; False where too many are wanted, or it is being written there anyway."""
+        return self.ssd is not None and not self.writes.writing(page.key) and self.ssd.want(page)
+
+    def under_way(self, key: PageKey) -> bool:
+        """Whether a page is wanted or being written into DRAM."""
+        return self.writes.writing(key) or (self.ssd is not None and key in self.ssd.wanted)
 
     def trim(self) -> None:
         """Above the high watermark, let the least worthy pages leave until the low one is reached."""

@@ -161,6 +161,7 @@ class PrefetchApi:
             "worker": f"{worker.worker_id}#{worker.dp_rank}" if worker.dp_rank else worker.worker_id,
             "node": job.node,
             "ready_tokens": job.held_tokens if job.state in (JobState.READY, JobState.CONSUMED) else 0,
+            "leased": self._prefetch.prefetcher.executor.leased(job.id),
             "warmed_tokens": job.warmed_tokens,
             "planned_bytes": job.planned_bytes,
             "moved_bytes": job.moved_bytes,

@@ -23,6 +23,8 @@ _POLL_S = 0.02
 _WARM_TIMEOUT_S = 60.0
 _STAGE_HOLD_MS = 5_000.0  # a stage's own hold bridges the time until the job's lease is taken
 
+_REASONS = {StageState.PARTIAL: FailReason.NO_COPY, StageState.FULL: FailReason.NO_ROOM}
+
 
 class Executor:
     """`tell` takes events at once and returns. `crashes` counts faults of our own, `leases_refused` agents that would not hold
@@ -58,6 +60,11 @@ class Executor:
     @property
     def leases(self) -> int:
         return len(self._leases)
+
+    def leased(self, job: int) -> bool:
+        """Whether an agent holds what is ready for this job."""
+        lease = self._leases.get(job)
+        return lease is not None and lease.done() and not lease.cancelled() and lease.result() is not None
 
     def execute(self, moves: Iterable[Move]) -> None:
         for move in moves:
@@ -114,13 +121,14 @@ class Executor:
                 self._links.lost(fault.node)
                 return NodeLost(fault.node)
             raise
-        moved = progress.moved_bytes if move.path.source != target else move.size_bytes
+        share = 1.0 if progress.state is StageState.READY else min(1.0, progress.ready_pages / pages.count)
+        moved = progress.moved_bytes if move.path.source != target else int(share * move.size_bytes)
         if progress.state is StageState.READY:
             self._links.moved(move.path, moved, self._clock() - begun_ms)
             self._learn(move, pages, progress)
             return MoveEnded(move.move, moved)
-        reason = FailReason.NO_COPY if progress.state is StageState.PARTIAL else FailReason.TRANSFER
-        return MoveFailed(move.move, reason, progress.moved_bytes)
+        reason = _REASONS.get(progress.state, FailReason.TRANSFER)
+        return MoveFailed(move.move, reason, moved, progress.ready_pages * pages.page_tokens)
 
     def _size_is_known(self, move: Stage) -> bool:
         """A size that is only believed must not cut a stage short."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from costmodel.calibrate import LinkEstimator
 from costmodel.values import Link
 from kvtier.prefetch.view import LinkState, NodeState, Path
@@ -20,6 +22,7 @@ class LinkBook:
         self._ssd = ssd
         self._measured: dict[Path, LinkEstimator] = {}
         self._free_bytes: dict[str, int] = {}  # of nodes whose agent answers
+        self._stage_bytes: dict[str, float] = {}
         self._harm: dict[str, float] = {}
 
     def state(self, path: Path) -> LinkState:
@@ -30,7 +33,8 @@ class LinkBook:
 
     def node(self, node: str) -> NodeState:
         free = self._free_bytes.get(node)
-        return NodeState(free or 0, self._harm.get(node, 0.0), up=free is not None)
+        stage_bytes = self._stage_bytes.get(node, inf)
+        return NodeState(free or 0, self._harm.get(node, 0.0), up=free is not None, stage_bytes=stage_bytes)
 
     def moved(self, path: Path, size_bytes: int, took_ms: float) -> None:
         """A transfer has told how fast the link is."""
@@ -45,9 +49,9 @@ class LinkBook:
         """What evicting a byte there would cost, as its workers compute."""
         self._harm[node] = ms_per_byte
 
-    def told(self, node: str, free_bytes: int) -> None:
-        """Its agent answers, and has so much room."""
-        self._free_bytes[node] = free_bytes
+    def told(self, node: str, free_bytes: int, stage_bytes: float) -> None:
+        """Its agent answers, has so much room, and brings so much at most."""
+        self._free_bytes[node], self._stage_bytes[node] = free_bytes, stage_bytes
 
     def lost(self, node: str) -> bool:
         """Its agent does not answer. Whether it did before."""

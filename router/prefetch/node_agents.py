@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
-from math import isfinite
+from math import inf, isfinite
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -62,6 +62,7 @@ class Look(NamedTuple):
 
     epoch: int
     free_bytes: int  # of its DRAM
+    stage_bytes: float = inf  # of it that stages may hold together
 
 
 class StageProgress(msgspec.Struct, frozen=True):
@@ -158,9 +159,10 @@ class LinkedAgents:
         link = await self._to(node)
         numbers = (await _ask(node, link, wire.AskStats(), wire.Stats)).numbers
         free = numbers.get("dram_bytes", 0.0) - numbers.get("dram_used_bytes", 0.0)
-        if not isfinite(free):
-            raise AgentFault(FailReason.NODE_LOST, f"{node} tells of {free} free bytes", node)
-        return Look(_epoch(link), int(free))
+        held = numbers.get("stages_max_bytes", inf)
+        if not isfinite(free) or not held >= 0:
+            raise AgentFault(FailReason.NODE_LOST, f"{node} tells of {free} free bytes, and of {held} for stages", node)
+        return Look(_epoch(link), int(free), held)
 
     async def _all(
         self,

@@ -275,7 +275,7 @@ class Prefetcher:
                 if self._lives.setdefault(node, look.epoch) != look.epoch:
                     self._lost(node, "it was restarted")
                 self._lives[node] = look.epoch
-                self._links.told(node, look.free_bytes)
+                self._links.told(node, look.free_bytes, look.stage_bytes)
 
     def _lost(self, node: str, fault: str) -> None:
         if self._links.lost(node):

@@ -30,7 +30,7 @@ PAGE_BYTES = 256 << 10
 POOL_BYTES = 64 << 20
 PATIENT = ClientSettings(connect_s=20, look_s=20, get_s=20, put_s=20, lease_s=60, retry_s=0.05)
 DEADLINE_S = 60.0
-ENDED = {"ready", "partial", "expired", "cancelled", "failed"}
+ENDED = {"ready", "partial", "full", "expired", "cancelled", "failed"}
 
 
 def path_with_wheels(folder: Path) -> str:

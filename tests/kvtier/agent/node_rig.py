@@ -17,7 +17,7 @@ from kvtier.wire import messages as wire
 
 thread = asyncio.to_thread
 Connect = Callable[..., PageClient]
-ENDED = {"ready", "partial", "expired", "cancelled", "failed"}
+ENDED = {"ready", "partial", "full", "expired", "cancelled", "failed"}
 
 
 class Node:

@@ -31,6 +31,7 @@ class World:
     lost: set[str] = field(default_factory=set)
     free_bytes: int = 1 << 40
     harm: float = 0.0
+    stage_bytes: float = inf
     waiting_turns: int = 0
     warmable: bool = False
     change: int = 0
@@ -72,7 +73,7 @@ class World:
         return LinkState(Link(0.1, self.link_bytes_per_ms), self.demand.get(path, 0.0), path in self.waiting)
 
     def node(self, node: str) -> NodeState:
-        return NodeState(self.free_bytes, self.harm, node not in self.lost)
+        return NodeState(self.free_bytes, self.harm, node not in self.lost, self.stage_bytes)
 
     def changes(self, worker: WorkerKey) -> int:
         return self.change

@@ -335,6 +335,7 @@ def test_an_explicit_call_moves_no_more_than_it_may() -> None:
     ("prepare", "reason"),
     [
         (lambda world: None, FailReason.NO_WORKER),
+        (lambda world: world.remote("t", TOKENS) or setattr(world, "stage_bytes", 15_999), FailReason.NO_ROOM),
         (lambda world: world.remote("t", TOKENS) or world.lost.add("n2"), FailReason.NO_COPY),
     ],
 )

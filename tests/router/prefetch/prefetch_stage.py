@@ -121,7 +121,8 @@ async def nothing_left(stage: Stage) -> None:
         await until(lambda agent=agent: not agent.stager._tasks, f"stages of {node} over")
         for number in ("leases", "pinned_bytes", "writes_open"):
             await until(lambda agent=agent, number=number: not agent.numbers()[number], f"{number} of {node} given back")
-        await until(lambda agent=agent: not any(job.held for job in agent.stager._jobs.values()), f"{node} holds nothing")
+        stager = agent.stager
+        await until(lambda stager=stager: not any(job.gathering.held for job in stager._jobs.values()), f"{node} holds nothing")
         assert not agent.numbers()["stage_crashes"] + agent.numbers()["fetch_crashes"]
     assert (prefetcher.crashes, prefetcher.executor.crashes, prefetcher.executor.leases) == (0, 0, 0)
 

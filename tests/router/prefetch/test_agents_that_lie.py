@@ -39,7 +39,14 @@ def agents(reply: wire.Message) -> LinkedAgents:
 async def test_free_bytes_are_a_number(told: float) -> None:
     with pytest.raises(AgentFault):
         await agents(wire.Stats({"dram_bytes": told})).look(NODE)
-    assert await agents(wire.Stats({"dram_bytes": 7.0, "dram_used_bytes": 4.0})).look(NODE) == (EPOCH, 3)
+    assert await agents(wire.Stats({"dram_bytes": 7.0, "dram_used_bytes": 4.0})).look(NODE) == (EPOCH, 3, math.inf)
+
+
+@pytest.mark.parametrize("told", [math.nan, -math.inf])
+async def test_what_stages_may_hold_is_a_number(told: float) -> None:
+    with pytest.raises(AgentFault):
+        await agents(wire.Stats({"stages_max_bytes": told})).look(NODE)
+    assert await agents(wire.Stats({"stages_max_bytes": 2.0})).look(NODE) == (EPOCH, 0, 2.0)
 
 
 async def test_a_stage_is_in_a_state_that_there_is() -> None:

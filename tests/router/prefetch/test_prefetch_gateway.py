@@ -216,7 +216,7 @@ async def test_a_thread_s_pages_are_staged_where_it_will_be_sent(tmp_path: Path)
 async def test_a_turn_waits_until_its_pages_have_come_from_another_node(tmp_path: Path) -> None:
     """Its worker is drained; what the next one lacks is staged there before the turn is sent to it."""
     async with prefetch_stage(tmp_path, prefetch={"warm": False, "triggers": ["decision"]}, l2_gb_per_s=50.0) as stage:
-        await turn(stage, talk("disks", 600), "mine")
+        await turn(stage, talk("disks", 450), "mine")
         record = stage.gateway.turns.records.newest(1)[0]
         here = record.decision.chosen.prefill.worker_id  # type: ignore[union-attr]
         there = {"u-a": "b", "u-b": "a"}[here]
@@ -225,7 +225,7 @@ async def test_a_turn_waits_until_its_pages_have_come_from_another_node(tmp_path
         digests = await stage.put(here.removeprefix("u-"), ids)
         await stage.http.post(f"/admin/workers/{here}/drain")
         await turn(
-            stage, [*talk("disks", 600), {"role": "assistant", "content": "A."}, {"role": "user", "content": "B?"}], "mine"
+            stage, [*talk("disks", 450), {"role": "assistant", "content": "A."}, {"role": "user", "content": "B?"}], "mine"
         )
         second = stage.gateway.turns.records.newest(1)[0]
         assert second.decision.chosen.prefill.worker_id == f"u-{there}"  # type: ignore[union-attr]

@@ -180,17 +180,40 @@ async def test_pages_come_from_the_node_s_own_ssd_and_from_another_one_s(tmp_pat
         await nothing_left(stage)
 
 
-async def test_a_lease_that_is_refused_is_counted(tmp_path: Path) -> None:
+async def test_a_prompt_larger_than_may_be_held_is_cut_to_that(tmp_path: Path) -> None:
+    """200 pages on SSD alone; of the pool's 512 153 may be held."""
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND, ssd=True) as stage:
+        ids, *others = ([number, *IDS * 5][: 200 * PAGE] for number in range(4))
+        await stage.put("b", ids)
+        await until(lambda: not stage.agents["b"].numbers()["unwritten_pages"], "written")
+        for each in others:
+            await stage.put("b", each)
+        await until(lambda: not stage.agents["b"].numbers()["unwritten_pages"], "written")
+        await until(lambda: stage.gateway.prefetch.prefetcher._links.node("b").stage_bytes < 16 << 20, "told")
+        read_bytes = stage.agents["b"].numbers()["ssd_read_bytes"]
+        asked = await stage.ask(tokens=ids, model=MODEL, worker="u-b")
+        assert asked["planned_bytes"] <= 153 * PAGE_BYTES
+        ready = await stage.until_state(asked["id"], "ready", "failed", "expired")
+        assert (ready["state"], ready["ready_tokens"]) == ("ready", 153 * PAGE)
+        assert stage.agents["b"].numbers()["ssd_read_bytes"] - read_bytes == ready["moved_bytes"] == 153 * PAGE_BYTES
+        await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")
+        await nothing_left(stage)
+
+
+async def test_a_lease_that_is_refused_is_counted_and_told(tmp_path: Path) -> None:
     """Of 16 MiB 0.3 may be pinned: 153 pages."""
     async with prefetch_stage(tmp_path, prefetch=BY_HAND) as stage:
         first, second = ([number, *IDS * 3][: 100 * PAGE] for number in (1, 2))
         await stage.put("b", first)
         await stage.put("b", second)
-        handles = [(await stage.ask(tokens=ids, model=MODEL, worker="u-a"))["id"] for ids in (first, second)]
-        for handle in handles:
-            await stage.until_state(handle, "ready", "failed")
         executor = stage.gateway.prefetch.prefetcher.executor
+        handles = []
+        for ids in (first, second):
+            handles.append((await stage.ask(tokens=ids, model=MODEL, worker="u-a"))["id"])
+            assert (await stage.until_state(handles[-1], "ready", "failed"))["ready_tokens"] == 100 * PAGE
+            await until(lambda: stage.pinned("a") == 100 * PAGE_BYTES, "leased")
         await until(lambda: executor.leases_refused == 1, "refused")
+        assert [(await stage.look(handle))["leased"] for handle in handles] == [True, False]
         assert (await stage.http.get("/admin/tiers")).json()["prefetch"]["leases_refused"] == 1
         for handle in handles:
             await stage.http.delete(f"/v1/kv/prefetch/{handle}")
