@@ -27,7 +27,9 @@ _IDS_A_DIGEST = DIGEST_BYTES // _ID.size
 
 
 def page_key(space: bytes, digest: bytes) -> PageKey:
-    """`space` of SPACE_BYTES, `digest` of DIGEST_BYTES."""
+    """`space` of SPACE_BYTES, `digest` of DIGEST_BYTES. Raises ValueError for a digest of another length."""
+    if len(digest) != DIGEST_BYTES:
+        raise ValueError(f"a page's digest has {DIGEST_BYTES} bytes, not {len(digest)}")
     return PageKey(space + digest)
 
 

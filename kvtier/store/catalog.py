@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import cast
 
 from costmodel.values import Tier
@@ -90,7 +91,7 @@ class Catalog:
         while at < len(keys):
             entry = listed.get(keys.ids[at])
             if not isinstance(entry, Run) or not keys.names_at(at, entry.keys):
-                return parts + self._parts_and_pages(listed, keys[at:] if at else keys)
+                return _still_whole(parts + self._parts_and_pages(listed, keys[at:] if at else keys))
             parts.append(entry)
             at += len(entry)
         return parts
@@ -240,6 +241,13 @@ class Catalog:
         listed, number = self._listed(space_of(page.key)), id_of(page.key)
         del listed.entries[listed.ids.get(number)]
         listed.ids.drop(number)
+
+
+def _still_whole(parts: list[Page | Run | None]) -> list[Page | Run | None]:
+    """A run that was told apart since it became a part, because a page of it is named once more, is its pages."""
+    if Run not in set(map(type, parts)):
+        return parts
+    return list(chain.from_iterable(part.pages or (part,) if isinstance(part, Run) else (part,) for part in parts))
 
 
 def _named(entries: Sequence[Page | Run | None], keys: PageKeys) -> Sequence[Page | None]:

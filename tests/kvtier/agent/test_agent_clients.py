@@ -162,6 +162,17 @@ async def test_a_client_with_broken_memory_cannot_talk_a_page_away(tmp_path: Pat
         assert await thread(get, connect(config), [1]) == [True]
 
 
+@pytest.mark.parametrize("length", [0, 7, 31, 33])
+async def test_a_digest_of_another_length_is_refused(tmp_path: Path, connect: Connect, dial: Dial, length: int) -> None:
+    """And the connection stays."""
+    async with agent_here(config := config_of(tmp_path)) as agent:
+        await thread(put, connect(config), [1])
+        channel, space = await connected(agent, dial)
+        with pytest.raises(AgentRefused, match="digest"):
+            await ask(channel, wire.Report(space, bytes(length), 1))
+        assert await ask(channel, wire.Look(space, digests([1]))) == wire.Looked(1, 1)
+
+
 async def test_a_cut_hides_the_rest_from_one_worker_for_a_while(tmp_path: Path, connect: Connect, dial: Dial) -> None:
     async with agent_here(config := config_of(tmp_path)) as agent:
         await thread(put, connect(config), range(8))

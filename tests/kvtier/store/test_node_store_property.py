@@ -173,13 +173,15 @@ class StoreMachine(RuleBasedStateMachine):
         write_id = data.draw(st.sampled_from(sorted(self.writes)))
         self.store.abort(write_id, self.writes.pop(write_id).owner)
 
-    @rule(number=numbers, count=st.integers(1, 6), owner=owners, ttl_ms=st.floats(1, 400))
-    def acquire(self, number: int, count: int, owner: int, ttl_ms: float) -> None:
+    @rule(number=numbers, count=st.integers(1, 6), again=st.integers(0, 2), owner=owners, ttl_ms=st.floats(1, 400))
+    def acquire(self, number: int, count: int, again: int, owner: int, ttl_ms: float) -> None:
         self.project()
-        keys = self.keys[number : number + count]
+        keys = self.keys[number : number + count] + self.keys[number : number + again]
         acquired = self.store.acquire(keys, owner, ttl_ms, self.now())
         held = {page.key: (page.offset, page.checksum) for page in seen(acquired.held)}
-        assert list(held) == [key for key, status in zip(keys, acquired.statuses, strict=True) if status is Status.OK]
+        assert [page.key for page in seen(acquired.held)] == [
+            key for key, status in zip(keys, acquired.statuses, strict=True) if status is Status.OK
+        ]
         for index, (key, status) in enumerate(zip(keys, acquired.statuses, strict=True)):
             assert (status is Status.OK) == (key in self.known[Tier.L3])
             if status is Status.MISS:

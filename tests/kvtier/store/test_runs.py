@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from store_model import ALICE, BOB, KIB, SPACE, checksum, make_store, seen
+from store_model import ALICE, BOB, KIB, SPACE, checksum, make_store, put, seen
 
 from kvtier.page.key import DIGEST_BYTES, PageKey, PageKeys, page_key
 from kvtier.page.status import Status
@@ -93,6 +93,19 @@ def test_a_run_of_another_order_is_not_the_same() -> None:
     offsets = put_together(store, keys[:2], 0)
     held = store.acquire([keys[1], keys[0]], BOB, 1000, 1).held
     assert [page.offset for page in held if isinstance(page, Page)] == [offsets[1], offsets[0]]
+
+
+@pytest.mark.parametrize("ask", [[0, 1, 2, 0], [9, 0, 1, 2, 2], [0, 1, 2, 9, 0, 1], [9, 0, 1, 2, 9, 0, 1, 2]])
+def test_a_page_that_is_named_twice_is_held_twice(ask: list[int]) -> None:
+    store, keys = make_store(pages=8)
+    put(store, keys[9], 0)
+    offsets = put_together(store, keys[:3], 0)
+    acquired = store.acquire([keys[number] for number in ask], BOB, 1000, 1)
+    assert [page.key for page in seen(acquired.held)] == [keys[number] for number in ask]
+    assert {page.key: page.holds for page in store.catalog.pages()} == {keys[number]: ask.count(number) for number in {*ask, 9}}
+    assert not set(offsets) & set(store.reserve(keys[20:28], 4096, ALICE, 2).offsets)
+    store.release(acquired.lease_id, BOB)
+    assert not any(page.holds for page in store.catalog.pages())
 
 
 def test_clearing_a_held_run_gives_its_bytes_back_with_the_last_lease() -> None:
