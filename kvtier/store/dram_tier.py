@@ -132,16 +132,24 @@ class DramTier:
         self.drop(pages)
         self._on_evict(pages)
 
+    def drop_run(self, run: Run) -> PageKeys:
+        """As `drop`, of all that it has; their keys."""
+        return self._drop_tail(run, len(run))
+
     def evict_tail(self, run: Run, count: int) -> int:
         """The last pages of a run, `count` at most; how many."""
+        keys = self._drop_tail(run, min(count, len(run)))
+        self._on_cut(run, keys)
+        return len(keys)
+
+    def _drop_tail(self, run: Run, count: int) -> PageKeys:
         assert run.evictable, "bytes that someone reads are never given back"
-        keys, offsets = run.cut(min(count, len(run)))
+        keys, offsets = run.cut(count)
         self.slabs.free(offsets)
         if not run.offsets:
             self._victims.forget(run)
             del self._runs[run]
-        self._on_cut(run, keys)
-        return len(keys)
+        return keys
 
     def _make_room(self, size: int, count: int) -> bool:
         """For at least one page of a class, and not for many more than `count`; whether any bytes were given back."""

@@ -308,10 +308,13 @@ class NodeStore:
             self.catalog.forget_moved(each)
             if self.tiering.ssd is not None:
                 self.tiering.ssd.clear(each)
-        pages = self.catalog.pages(space)
-        for page in pages:
+        before = len(self.catalog)
+        for entry in self.catalog.entries(space):
+            if isinstance(entry, Run) and not entry.holds:
+                self.tiering.drop_run(entry)
+        for page in self.catalog.pages(space):
             self.tiering.drop(page)
-        return len(pages)
+        return before - len(self.catalog)
 
     @property
     def unnoted_clears(self) -> bool:

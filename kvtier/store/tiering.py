@@ -100,6 +100,10 @@ class Tiering:
             self.dram.drop([page])
             self._catalog.left_dram([page])
 
+    def drop_run(self, run: Run) -> None:
+        """The same, of a run that nobody holds."""
+        self._catalog.run_left(run, self.dram.drop_run(run))
+
     def want(self, page: Page) -> bool:
         """Bring a page that is on SSD alone into DRAM; False where too many are wanted, or it is being written there anyway."""
         return self.ssd is not None and not self.writes.writing(page.key) and self.ssd.want(page)

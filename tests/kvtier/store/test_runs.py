@@ -118,6 +118,21 @@ def test_clearing_a_held_run_gives_its_bytes_back_with_the_last_lease() -> None:
     assert store.tiering.dram.slabs.used_bytes == 0
 
 
+def test_a_clear_takes_a_run_that_nobody_reads_as_a_whole() -> None:
+    store, keys = make_store()
+    put_together(store, keys[:3], 0)
+    put_together(store, keys[3:5], 0)
+    put(store, keys[9], 0)
+    store.acquire(keys[:3], BOB, 1000, 1)
+    (idle,) = [run for run in store.catalog.entries() if isinstance(run, Run) and not run.holds]
+    assert store.clear() == 6
+    assert (idle.pages, len(idle), len(store.catalog)) == (None, 0, 0)
+    assert store.tiering.dram.slabs.used_bytes == 12 * KIB
+    assert (store.counters.evicted, store.counters.lost) == (0, 0)
+    store.close_owner(BOB)
+    assert store.tiering.dram.slabs.used_bytes == 0
+
+
 def test_keys_are_a_sequence() -> None:
     _, keys = make_store()
     several = PageKeys.of(keys[:5])
