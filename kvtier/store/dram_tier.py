@@ -8,7 +8,10 @@ is the caller's to say, through `on_evict`.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from operator import floordiv
 
 from kvtier.page.key import PageKeys
 from kvtier.policies.eviction import EvictionPolicy, Worth
@@ -183,34 +186,45 @@ class DramTier:
     def _take_slab(self, size: int, below: Worth | None) -> bool:
         """The least worthy slab of other classes, if it is worth less than `below`."""
         chosen: int | None = None
-        for run in [run for run in self._runs if class_bytes(run.length) != size]:
-            self._tell_apart(run)
+        runs = self._slots_of_runs(size)
         for slab in range(self.slabs.slabs):
             if self.slabs.class_of(slab) in (0, size):
                 continue
-            worth = self._slab_worth(slab, below)
+            worth = self._slab_worth(slab, runs.get(slab, {}), below)
             if worth is not None:
                 chosen, below = slab, worth
         if chosen is None:
             return False
+        for run in runs.get(chosen, ()):
+            self._tell_apart(run)
         self.evict(self._pages_of(chosen))
         return True
+
+    def _slots_of_runs(self, size: int) -> dict[int, dict[Run, int]]:
+        """How many slots of each slab runs of other classes have."""
+        slots: dict[int, dict[Run, int]] = {}
+        for run in self._runs:
+            if class_bytes(run.length) != size:
+                for slab, count in Counter(map(floordiv, run.offsets, repeat(self.slabs.slab_bytes))).items():
+                    slots.setdefault(slab, {})[run] = count
+        return slots
 
     def _pages_of(self, slab: int) -> list[Page]:
         size = self.slabs.class_of(slab)
         at = self._at.get(size, {})
         return [page for offset in self.slabs.slots(slab) if (page := at.get(offset // size)) is not None]
 
-    def _slab_worth(self, slab: int, below: Worth | None) -> Worth | None:
-        """Of its best page; None if that is not `below`, or if any of them must stay."""
+    def _slab_worth(self, slab: int, runs: dict[Run, int], below: Worth | None) -> Worth | None:
+        """Of the best that lies there, with `runs` and their slots; None if that is not `below`, or if any of it must stay."""
         best: Worth | None = None
         pages = self._pages_of(slab)
-        if len(pages) < self.slabs.used_slots(slab):
+        if len(pages) + sum(runs.values()) < self.slabs.used_slots(slab):
             return None  # others are being written
-        for page in pages:
-            if not page.evictable:
+        victims: list[Victim] = [*runs, *pages]
+        for victim in victims:
+            if not victim.evictable:
                 return None
-            worth = self._victims.worth(page)
+            worth = self._victims.worth(victim)
             if below is not None and worth >= below:
                 return None
             best = worth if best is None else max(best, worth)

@@ -118,6 +118,20 @@ def test_clearing_a_held_run_gives_its_bytes_back_with_the_last_lease() -> None:
     assert store.tiering.dram.slabs.used_bytes == 0
 
 
+@pytest.mark.parametrize(("read", "gone", "whole"), [(False, range(4), range(6, 12)), (True, range(8, 12), range(6))])
+def test_a_slab_for_another_length_costs_no_more_than_the_runs_that_lie_in_it(read: bool, gone: range, whole: range) -> None:
+    """Of two runs in three slabs the older one's, or where that is read the other's, but never the slab of both."""
+    store, keys = make_store(pages=12)
+    put_together(store, keys[:6], 0)
+    put_together(store, keys[6:12], 1)
+    if read:
+        store.acquire(keys[:6], BOB, 1000, 2)
+    assert put(store, keys[20], 3, length=8000) is OK
+    (run,) = [entry for entry in store.catalog.entries() if isinstance(entry, Run)]
+    assert list(run.keys) == [keys[number] for number in whole]
+    assert [number for number in range(12) if store.catalog.get(keys[number]) is None] == list(gone)
+
+
 def test_a_clear_takes_a_run_that_nobody_reads_as_a_whole() -> None:
     store, keys = make_store()
     put_together(store, keys[:3], 0)
