@@ -121,10 +121,10 @@ class Catalog:
         """Whether a page of this name could be listed, or is: false beside another page with its id."""
         return not self.beside_others(PageKeys.of([key]), [self.get(key)])
 
-    def beside_others(self, keys: PageKeys, pages: Sequence[Page | None]) -> list[int]:
-        """Which of these cannot be listed, because another page has the id. `pages` were found for them."""
+    def beside_others(self, keys: PageKeys, found: Sequence[Page | Run | None]) -> list[int]:
+        """Which of these cannot be listed, because another page has the id. `found` is what is listed of each."""
         numbers = self._listed(keys.space).ids.get_all(keys.digests)
-        return [index for index, (number, page) in enumerate(zip(numbers, pages, strict=True)) if number and page is None]
+        return [index for index, (number, each) in enumerate(zip(numbers, found, strict=True)) if number and each is None]
 
     def entries(self, space: bytes | None = None) -> list[Page | Run]:
         """All that is listed (of a space)."""

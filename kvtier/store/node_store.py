@@ -411,13 +411,15 @@ class NodeStore:
     def _occupied(self, keys: PageKeys) -> list[Status]:
         """EXISTS and WRITING need no writing; OK does. A prompt that is put once more will not push out its own pages."""
         statuses = [Status.OK] * len(keys)
-        pages = self.catalog.find(keys)
-        for index, page in enumerate(pages):
-            if page is not None:
-                page.last_ms = self._now_ms
-                if page.offset != NOWHERE:
+        found: list[Page | Run | None] = []
+        for part in self.catalog.parts(keys):
+            found += (part,) * (len(part) if isinstance(part, Run) else 1)
+        for index, part in enumerate(found):
+            if part is not None:
+                part.last_ms = self._now_ms
+                if isinstance(part, Run) or part.offset != NOWHERE:
                     statuses[index] = Status.EXISTS
-        for index in self.catalog.beside_others(keys, pages):
+        for index in self.catalog.beside_others(keys, found):
             statuses[index] = Status.BUSY
         if self.tiering.writes.writing_any(keys) or len(keys.distinct_ids) < len(keys):
             named: set[int] = set()

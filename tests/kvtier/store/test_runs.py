@@ -72,6 +72,18 @@ def test_more_of_a_prompt_is_a_run_of_its_own_behind_what_is_there() -> None:
     assert list(run.depths) == [2, 3, 4]
 
 
+def test_what_is_put_once_more_stays_one() -> None:
+    store, keys = make_store(pages=8)
+    put_together(store, keys[:4], 0)
+    put_together(store, keys[4:7], 0)
+    assert store.reserve(keys[:4], 4096, BOB, 1).statuses == [EXISTS] * 4
+    assert store.reserve(keys[:8], 4096, BOB, 1).statuses == [EXISTS] * 7 + [OK]
+    assert store.reserve([keys[0], *keys[:4]], 4096, BOB, 1).statuses == [EXISTS] * 5
+    assert {(entry.last_ms, type(entry)) for entry in store.catalog.entries()} == {(1, Page), (1, Run)}
+    assert store.counters.already_stored == 16
+    assert store.tiering.dram.slabs.used_bytes == 8 * 4 * KIB
+
+
 @pytest.mark.parametrize("together", [1, 3])
 def test_of_two_pages_with_one_id_the_first_is_kept_and_never_taken_for_the_other(together: int) -> None:
     store, keys = make_store()
