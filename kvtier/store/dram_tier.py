@@ -149,7 +149,9 @@ class DramTier:
         assert run.evictable, "bytes that someone reads are never given back"
         keys, offsets = run.cut(count)
         self.slabs.free(offsets)
-        if not run.offsets:
+        if run.offsets:
+            self._victims.push([run])  # what is left may be worth more, or less
+        else:
             self._victims.forget(run)
             del self._runs[run]
         return keys

@@ -4,7 +4,7 @@ A touch raises a page's worth without telling the queue; pages that surface with
 that cannot go (held, pinned) fall out when they surface and are pushed again when they can. So touching costs nothing, and
 because pages of a prompt come, are read and go together, there are few rows, and an eviction looks at few pages but the one
 that goes. What was pushed is looked at when there is time, or a victim is looked for. A run is queued as one page would be, in
-a row of its own; one that has lost its tail is worth more than before, as if it had been touched.
+a row of its own, and anew when it has lost its tail.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from store_model import ALICE, BOB, KIB, SPACE, checksum, make_store, put, seen
 
 from kvtier.page.key import DIGEST_BYTES, PageKey, PageKeys, page_key
 from kvtier.page.status import Status
+from kvtier.policies.eviction import ReusePerByte
 from kvtier.store.node_store import NodeStore
 from kvtier.store.page import Page
 from kvtier.store.run import Run
@@ -58,6 +59,16 @@ def test_a_prompt_loses_its_tail_first_and_only_as_much_as_is_needed() -> None:
     assert isinstance(run, Run)
     assert (store.counters.evicted, store.counters.lost, len(store.catalog)) == (3, 3, 8)
     assert store.reserve(keys[5:8], 4096, ALICE, 4).statuses == [OK] * 3
+
+
+def test_what_is_left_of_a_run_is_worth_what_it_is_now() -> None:
+    """Under a policy by which deeper pages are worth more."""
+    store, keys = make_store(pages=8, eviction=ReusePerByte(ms_per_token=1e-3, ms_per_token2=1.0))
+    put_together(store, keys[:4], 0)
+    put_together(store, keys[10:14], 0, depth=50)
+    put_together(store, keys[20:23], 0)
+    assert put(store, keys[30], 0, depth=50) is OK
+    assert [store.leading(keys[first:], 1).dram for first in (0, 10, 20, 30)] == [0, 4, 3, 1]
 
 
 def test_more_of_a_prompt_is_a_run_of_its_own_behind_what_is_there() -> None:
