@@ -71,7 +71,7 @@ class ChatDialect:
             return tuple(request["input_ids"])
         try:
             text = render_chat(self._template, request)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # whatever shape a member has
             raise BadRequest(str(error), "BadRequest") from error
         return self._pieces.encode_prompt(text)
 

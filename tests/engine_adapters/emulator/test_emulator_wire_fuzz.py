@@ -132,6 +132,7 @@ def test_the_bodies_to_begin_with_are_good(bench: Bench, path: str) -> None:
 @given(st.sampled_from(PATHS), st.lists(st.integers(0, 4), max_size=4), st.sampled_from(NAMES), values)
 @example("/v1/chat/completions", [], "cache_salt", {})
 @example("/v1/chat/completions", [], "tools", 5)
+@example("/tokenize", [], "tools", "user")
 def test_a_changed_member_is_answered(bench: Bench, path: str, place: list[int], name: str, value: Any) -> None:
     answered(bench, path, changed(BODIES[path], place, name, value))
 
