@@ -91,6 +91,14 @@ class Prefetching:
             subject.output_tokens = output_tokens
         self._plan(ev.Ended(thread, worker, _TOOL, _CLIENT))
 
+    def lost(self, worker: WorkerKey) -> None:
+        """With its node, as the view knows: what was on its way there ends, what was to come from there is computed."""
+        self._plan(ev.NodeLost(worker.worker_id))
+
+    def joined(self, worker: WorkerKey) -> None:
+        """Empty, as the view knows: threads which would now be placed there may bring their KV."""
+        self._plan(ev.ScaledOut(worker))
+
     def tallies(self) -> dict[str, dict[str, float]]:
         return {trigger.value: msgspec.to_builtins(tally) for trigger, tally in self._planner.tallies.items()}
 

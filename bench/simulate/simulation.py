@@ -14,13 +14,12 @@ import msgspec
 from bench.simulate.agenda import Agenda
 from bench.simulate.allowance import Allowance
 from bench.simulate.churn import Change
-from bench.simulate.churned_prefetching import ChurnedPrefetching
 from bench.simulate.clients import Ask, Clients
 from bench.simulate.cluster import Cluster, misjudge
 from bench.simulate.engines import L3, EnginePool, Listener
 from bench.simulate.hindsight import Fate, Hindsight
 from bench.simulate.outcome import Outcome
-from bench.simulate.prefetching import Subject
+from bench.simulate.prefetching import Prefetching, Subject
 from bench.simulate.served import Served
 from bench.simulate.settings import Settings
 from bench.simulate.shared_pool import Ssd
@@ -114,12 +113,12 @@ class Simulation:
         listener = Listener(self._prefilled, self._first_token, self._finished, self._published, self._pooled)
         self._engines = EnginePool(params, self._agenda, listener, l3)
         self._hold = Hold(settings.hold_ms, lambda: self._agenda.now_ms, self._agenda.after)
-        self._prefetching: ChurnedPrefetching | None = None
+        self._prefetching: Prefetching | None = None
         if settings.prefetch and l3 is not None:
             if cluster.ssd_pages:
                 raise ValueError("prefetch is not simulated with SSDs")
             triggered = PrefetchParams(triggers=settings.prefetch)
-            self._prefetching = ChurnedPrefetching(self._agenda, self._view, self._engines, policy, triggered, self._hold.freed)
+            self._prefetching = Prefetching(self._agenda, self._view, self._engines, policy, triggered, self._hold.freed)
         until_ms = settings.horizon_s * 1000
         self._clients = Clients(self._agenda, self._send, until_ms=until_ms, rota=settings.rota, gap_factor=settings.gap_factor)
         prefills = [key for key, role in roles.items() if role is not Role.DECODE]

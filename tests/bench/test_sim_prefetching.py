@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from bench.simulate.agenda import Agenda
-from bench.simulate.churned_prefetching import ChurnedPrefetching
 from bench.simulate.engines import L3, EnginePool, Listener
 from bench.simulate.experiments import Choice, exp1_experiments, fork_experiment
 from bench.simulate.prefetch_arms import pooled, prefetch_arms, prefetch_table, triggers_of
@@ -50,10 +49,19 @@ def run(agenda: Agenda) -> None:
         pass
 
 
-def test_a_warm_request_brings_another_nodes_pages_to_the_device() -> None:
-    agenda, _, engines = stage()
+def never() -> None:
+    pytest.fail("it was taken back, or its worker is gone")
+
+
+def computed_on_a(*, own_node: bool = False) -> tuple[Agenda, View, EnginePool]:
+    agenda, view, engines = stage(own_node=own_node)
     engines.submit(EngineRequest("first", 1024, 2, 2, PAGES), A, A)
     run(agenda)
+    return agenda, view, engines
+
+
+def test_a_warm_request_brings_another_nodes_pages_to_the_device() -> None:
+    agenda, _, engines = computed_on_a()
     done: list[Any] = []
     engines.warm(B, PAGES[:32], lambda: done.append(agenda.now_ms))
     run(agenda)
@@ -63,9 +71,7 @@ def test_a_warm_request_brings_another_nodes_pages_to_the_device() -> None:
 
 
 def test_a_staged_page_lies_where_it_was_brought() -> None:
-    agenda, _, engines = stage()
-    engines.submit(EngineRequest("first", 1024, 2, 2, PAGES), A, A)
-    run(agenda)
+    agenda, _, engines = computed_on_a()
     assert engines.free_pages("b") == 1000
     engines.stage("a", "b", PAGES[:10], 1e6)
     assert engines.free_pages("b") == 990
@@ -93,40 +99,30 @@ def test_the_planner_sees_the_last_prompt_as_the_worker_would_find_it() -> None:
 
 
 def test_a_warm_request_that_is_taken_back_computes_nothing() -> None:
-    agenda, _, engines = stage()
-    engines.submit(EngineRequest("first", 1024, 2, 2, PAGES), A, A)
-    run(agenda)
-    done: list[Any] = []
-    rid = engines.warm(B, PAGES[:32], lambda: done.append(agenda.now_ms))
+    agenda, _, engines = computed_on_a()
+    rid = engines.warm(B, PAGES[:32], never)
     engines.unwarm(B, rid)
     engines.unwarm(B, rid)
     run(agenda)
-    assert done == []
     match = engines.models[B].cache.match(PAGES)
     assert (match.device_pages, match.host_pages) == (0, 32), "what was being read has come"
     assert engines.models[B].idle
 
 
 def test_a_warm_request_is_gone_with_its_worker() -> None:
-    agenda, _, engines = stage()
-    engines.submit(EngineRequest("first", 1024, 2, 2, PAGES), A, A)
-    run(agenda)
-    done: list[Any] = []
-    rid = engines.warm(B, PAGES[:32], lambda: done.append(agenda.now_ms))
+    agenda, _, engines = computed_on_a()
+    rid = engines.warm(B, PAGES[:32], never)
     assert engines.lose(B) == [], "no turn of a client's"
     engines.unwarm(B, rid)
     run(agenda)
-    assert done == []
 
 
 @pytest.mark.parametrize("lost", [A, B])
 def test_what_was_on_its_way_ends_with_the_node_at_either_end(lost: WorkerKey) -> None:
     """A turn that waits for its pages, on their way from a to b."""
-    agenda, view, engines = stage(own_node=True)
+    agenda, view, engines = computed_on_a(own_node=True)
     released: list[WorkerKey] = []
-    prefetching = ChurnedPrefetching(agenda, view, engines, CostPolicy(PolicyParams()), PrefetchParams(), released.append)
-    engines.submit(EngineRequest("first", 1024, 2, 2, PAGES), A, A)
-    run(agenda)
+    prefetching = Prefetching(agenda, view, engines, CostPolicy(PolicyParams()), PrefetchParams(), released.append)
     prefetching.sent("t", Subject(PAGES, 1024, 100, A, A))
     prefetching.held("t", B, full=False)
     assert prefetching.fetches("t", B)
