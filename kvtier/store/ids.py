@@ -6,6 +6,7 @@ copying it. Batches are joined digests; a page's id is the first 8 bytes of its 
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from typing import Protocol
 
 from kvtier.copy.native import native_module
 from kvtier.page.key import DIGEST_BYTES
+
+log = logging.getLogger(__name__)
 
 _ID_BYTES = 8
 
@@ -49,11 +52,16 @@ class PageIds(Protocol):
 
 
 def make_ids() -> PageIds:
+    """Native where loadback-hip is installed and has the table. One built before it had is said to be old."""
     module = native_module()
     if module is None:
         return PortableIds()
-    table: PageIds = module.IdTable()
-    return table
+    table = getattr(module, "IdTable", None)
+    if table is None:
+        log.warning("loadback-hip is older than this agent and has no IdTable: pages are looked up in Python; build it anew")
+        return PortableIds()
+    ids: PageIds = table()
+    return ids
 
 
 class PortableIds:
