@@ -18,7 +18,7 @@ _END_S = 15.0
 @contextlib.asynccontextmanager
 async def listening(app: Any) -> AsyncIterator[int]:
     """Serve an emulator's application on a loopback port of its own. It ends as a process does: connections are cut."""
-    with socket.socket() as bound:
+    with socket.socket(proto=socket.IPPROTO_TCP) as bound:  # asyncio sets TCP_NODELAY where the protocol is named
         bound.bind(("127.0.0.1", 0))
         config = uvicorn.Config(app, http=EmulatorProtocol, lifespan="off", ws="none", log_level="critical")
         server = _LoopServer(config)
