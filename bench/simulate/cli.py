@@ -50,7 +50,7 @@ from bench.simulate.options import (
 from bench.simulate.runner import Run
 from bench.simulate.settings import parse_assumed
 from bench.simulate.table import result_table
-from bench.simulate.trials import ablation, churn
+from bench.simulate.trials import ablation, churn, prefetch
 
 _SCALE_POLICIES = "cost,round_robin,power_of_two,longest_prefix,dynamo"
 
@@ -58,7 +58,7 @@ _SCALE_POLICIES = "cost,round_robin,power_of_two,longest_prefix,dynamo"
 def sim_commands() -> typer.Typer:
     """The experiments, one command each."""
     sim = typer.Typer(help="Simulate policies on recorded agent traces.", no_args_is_help=True, rich_markup_mode="rich")
-    for command in (weka, mooncake, fork, exp1, exp2, scale, grid, ablation, churn):
+    for command in (weka, mooncake, fork, exp1, exp2, scale, grid, ablation, churn, prefetch):
         sim.command()(command)
     return sim
 

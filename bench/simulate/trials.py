@@ -1,10 +1,11 @@
-"""`loadback sim ablation` and `churn`: what each guard of `cost` is worth, and what a lost worker costs."""
+"""`loadback sim ablation`, `churn` and `prefetch`: what each guard of `cost` is worth, what a lost worker costs, and what
+prefetch does beside chance."""
 
 from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +27,8 @@ from bench.simulate.options import (
     Seed,
     Topology,
 )
+from bench.simulate.prefetch_trial import Trial, changes, trial_table, trials_of
+from bench.simulate.runner import Run
 from bench.simulate.settings import parse_assumed
 
 _CHURN_POLICIES = "cost,longest_prefix,dynamo,sgl_router,mooncake,smg_cache_aware,sticky,consistent_hash,round_robin"
@@ -45,12 +48,54 @@ def ablation(
       loadback sim ablation --json
     """
     with told_errors():
-        numbers = [int(word) for word in words(seeds)]
+        numbers = seeds_of(seeds)
         runs = build_ablation(words(experiments), numbers, scale)
         found = deltas(run_shown({run.label: run.run for run in runs}, jobs), runs)
     show(ablation_table(found, numbers))
     if as_json:
         print(json.dumps({"experiment": "ablation", "seeds": numbers, "policy": "cost", "configs": found}), flush=True)
+
+
+def prefetch(
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas: the more, the surer.")] = "1,2,3",
+    experiments: Annotated[
+        str,
+        typer.Option(
+            help="Of weka, weka128, fork, mooncake, synthetic, churn, scale8, exp1 (its C), exp1-held and exp2 (its B), "
+            "separated by commas."
+        ),
+    ] = "weka128,mooncake,churn",
+    as_json: AsJson = False,
+    jobs: Jobs = 0,
+    scale: Annotated[float, typer.Option(min=0.1, help="Factor of the experiments' horizons.")] = 1.0,
+) -> None:
+    """Prefetch on against off over several seeds, and off against off with everything a ten-thousandth later: what chance does.
+
+    [bold]Example[/bold]
+
+      loadback sim prefetch --experiments weka128 --seeds 1,2,3,4,5,6,7,8 --json
+    """
+    with told_errors():
+        numbers = seeds_of(seeds)
+        found = {name: _tried(name, trial, numbers, scale, jobs) for name, trial in trials_of(words(experiments)).items()}
+    show(trial_table(found, numbers))
+    if as_json:
+        print(json.dumps({"experiment": "prefetch", "seeds": numbers, "policy": "cost", "configs": found}), flush=True)
+
+
+def seeds_of(text: str) -> list[int]:
+    """Raises `ValueError` for what is no number, and where there is none."""
+    given = words(text)
+    if not given or not all(word.isdecimal() for word in given):
+        raise ValueError(f"--seeds wants numbers separated by commas, not {text!r}")
+    return [int(word) for word in given]
+
+
+def _tried(name: str, trial: Trial, seeds: list[int], scale: float, jobs: int) -> dict[str, Any]:
+    """One trace at a time: its sessions under all seeds are enough to hold in memory."""
+    runs = {(seed, arm): Run(each, "cost", seed) for seed in seeds for arm, each in trial.arms(seed, scale).items()}
+    results = run_shown({f"{name} {arm} {seed}": run for (seed, arm), run in runs.items()}, jobs)
+    return changes({(seed, arm): results[f"{name} {arm} {seed}"] for seed, arm in runs}, seeds)
 
 
 def churn(
