@@ -33,6 +33,11 @@ class TokenCounts(Sequence[int]):
     def __len__(self) -> int:
         return len(self._sizes)
 
+    @property
+    def prompt_bytes(self) -> int:
+        """Canonical bytes of the whole prompt."""
+        return self._sizes[-1]
+
     @overload
     def __getitem__(self, index: int) -> int: ...
 

@@ -89,10 +89,10 @@ class ThreadStore:
         if thread is not None:
             thread.prefill, thread.decode, thread.placed_ms = prefill, decode, now_ms
 
-    def finished(self, thread_id: str, facts: ReplyFacts, now_ms: float, reply_message: bytes | None = None) -> None:
-        """The reply is complete. `reply_message`: its message as raw JSON, if at hand: the client's next request will most
-        likely hold it, so that its digest can be predicted."""
-        thread = self._threads.get(thread_id)
+    def finished(self, seen: Sighting, facts: ReplyFacts, now_ms: float, reply_message: bytes | None = None) -> None:
+        """The reply to a request is complete. `reply_message`: its message as raw JSON, if at hand: the client's next request
+        will most likely hold it, so that its digest can be predicted."""
+        thread = self._threads.get(seen.thread)
         if thread is None:
             return
         thread.seen_ms = now_ms
@@ -100,17 +100,9 @@ class ThreadStore:
             thread.output_tokens = blend(thread.output_tokens, facts.completion_tokens)
             thread.rates.learn_output(facts.completion_tokens)
         if facts.prompt_tokens > 0:
-            self.learn(thread_id, facts.prompt_tokens)
+            _learn_prompt(thread, seen, facts.prompt_tokens)
         if reply_message is not None:
             thread.predicted = _predict(thread, reply_message)
-
-    def learn(self, thread_id: str, prompt_tokens: int) -> None:
-        """The engine counted the prompt of the thread's last request."""
-        thread = self._threads.get(thread_id)
-        if thread is not None and len(thread.digests) <= MAX_POSITIONS:  # else its size is not the whole prompt's
-            size = thread.sizes[-1]
-            thread.tokens_per_byte = thread.rates.learn_prompt(size, prompt_tokens)
-            thread.counted = round(size * thread.tokens_per_byte) == prompt_tokens
 
     def extended(self, thread_id: str, blocks: array[int], block_tokens: int) -> None:
         """The thread's prompt was tokenised: these are its block hashes so far."""
@@ -309,6 +301,20 @@ class ThreadStore:
             thread.block_tokens,
             match.kind is Kind.RETRY and thread.counted,
         )
+
+
+def _learn_prompt(thread: Thread, seen: Sighting, prompt_tokens: int) -> None:
+    """An engine counted the prompt of a request, which need not be the thread's last one: clients send the next before a reply
+    has ended, and replies end in any order."""
+    if len(seen.digests) > MAX_POSITIONS:
+        return  # its size is not the whole prompt's
+    size = seen.tokens.prompt_bytes
+    measured = thread.rates.learn_prompt(size, prompt_tokens)
+    if thread.equals(seen.digests):
+        thread.counted = round(size * measured) == prompt_tokens
+    elif thread.counted:
+        return  # what is known of the last request is exact
+    thread.tokens_per_byte = measured
 
 
 def _traced(scanned: Scanned[State], messages: int) -> Scanned[State]:

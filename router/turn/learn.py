@@ -83,7 +83,7 @@ def learn(turn: Turn, record: TurnRecord, threads: ThreadStore, now_ms: float) -
         worker.rates.observe_served()
     if facts is not None and not believable(facts, attempt.placement.prefill.info):
         facts = None
-    threads.finished(turn.sighting.thread, facts or ReplyFacts(), now_ms)
+    threads.finished(turn.sighting, facts or ReplyFacts(), now_ms)
     if facts is not None and facts.prompt_tokens:
         _correct_residency(turn, attempt, facts)
         _observe_times(turn, attempt, facts, now_ms)

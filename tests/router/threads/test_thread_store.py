@@ -57,18 +57,40 @@ def test_only_the_very_prompt_that_an_engine_counted_has_no_estimated_length() -
     desk = Desk()
     first = see(desk, "a")
     assert not see(desk, "a").counted
-    desk.store.finished(first.thread, ReplyFacts(prompt_tokens=17), 1.0)
+    desk.store.finished(first, ReplyFacts(prompt_tokens=17), 1.0)
     again = see(desk, "a", now_ms=2.0)
     assert (again.counted, again.prompt_tokens) == (True, 17)
     assert not see(desk, "a", "b", "c", now_ms=3.0).counted
-    assert not see(desk, "a", "b", "c", now_ms=4.0).counted, "its reply is not there yet"
-    desk.store.finished(first.thread, ReplyFacts(prompt_tokens=10_000_000), 5.0)
+    longer = see(desk, "a", "b", "c", now_ms=4.0)
+    assert not longer.counted, "its reply is not there yet"
+    desk.store.finished(longer, ReplyFacts(prompt_tokens=10_000_000), 5.0)
     assert not see(desk, "a", "b", "c", now_ms=6.0).counted, "no such count is believed"
+
+
+def test_a_count_is_of_the_request_that_it_answers_though_the_thread_went_on() -> None:
+    """A client that sends its next request before the last one's reply has ended."""
+    desk = Desk()
+    first, second = see(desk, "a" * 400), see(desk, "a" * 400, "b" * 400, "c")
+    desk.store.finished(first, ReplyFacts(prompt_tokens=200), 1.0)
+    between = see(desk, "a" * 400, "b" * 400, "c", now_ms=2.0)
+    assert not between.counted
+    assert between.tokens[1] == 200, "its rate is the thread's best guess"
+    desk.store.finished(second, ReplyFacts(prompt_tokens=300), 3.0)
+    assert see(desk, "a" * 400, "b" * 400, "c", now_ms=4.0).counted
+
+
+def test_an_older_reply_that_ends_later_leaves_a_counted_prompt_as_it_is() -> None:
+    desk = Desk()
+    first, second = see(desk, "a" * 400), see(desk, "a" * 400, "b" * 400, "c")
+    desk.store.finished(second, ReplyFacts(prompt_tokens=300), 1.0)
+    desk.store.finished(first, ReplyFacts(prompt_tokens=200), 2.0)
+    again = see(desk, "a" * 400, "b" * 400, "c", now_ms=3.0)
+    assert (again.counted, again.prompt_tokens) == (True, 300)
 
 
 def test_a_reply_ends_the_idling() -> None:
     desk = Desk(resume_gap_s=60)
-    desk.store.finished(see(desk, "a").thread, ReplyFacts(), 50_000)
+    desk.store.finished(see(desk, "a"), ReplyFacts(), 50_000)
     assert see(desk, "a", "b", "c", now_ms=100_000).kind is Kind.CONTINUED
 
 
@@ -215,7 +237,7 @@ def test_tokens_are_learned() -> None:
     desk = Desk()
     first = see(desk, "a" * 4000)
     assert first.prompt_tokens == pytest.approx(1000, rel=0.02)
-    desk.store.finished(first.thread, ReplyFacts(prompt_tokens=2000, completion_tokens=40), 1.0)
+    desk.store.finished(first, ReplyFacts(prompt_tokens=2000, completion_tokens=40), 1.0)
     after = see(desk, "a" * 4000, "b" * 4000, "c")
     assert after.tokens[1] == pytest.approx(2000, rel=0.01)
     assert after.prompt_tokens == pytest.approx(4000, rel=0.02)
@@ -240,10 +262,10 @@ def test_token_counts_are_a_sequence() -> None:
 def test_a_repeated_reply_is_recognised() -> None:
     desk = Desk()
     first = see(desk, "a")
-    desk.store.finished(first.thread, ReplyFacts(), 1.0, b'{"role":"assistant","content":"b","reasoning_content":null}')
+    desk.store.finished(first, ReplyFacts(), 1.0, b'{"role":"assistant","content":"b","reasoning_content":null}')
     assert see(desk, "a", "b", "c").reply_known
     assert not see(desk, "a", "b", "c", "d", "e").reply_known
-    desk.store.finished(first.thread, ReplyFacts(), 2.0, b'{"role":"assistant","content":"x"}')
+    desk.store.finished(first, ReplyFacts(), 2.0, b'{"role":"assistant","content":"x"}')
     assert not see(desk, "a", "b", "c", "d", "e", "f", "g").reply_known
 
 
@@ -259,7 +281,7 @@ def test_blocks_are_kept_with_the_thread() -> None:
 def test_what_is_unknown_is_ignored() -> None:
     store = Desk().store
     store.committed("nobody", WorkerKey("p"), WorkerKey("d"), 0.0)
-    store.finished("nobody", ReplyFacts(prompt_tokens=5), 0.0)
+    store.finished(see(Desk(), "a"), ReplyFacts(prompt_tokens=5), 0.0)
     store.extended("nobody", array("q"), 16)
     assert store.get("nobody") is None
 
@@ -352,7 +374,7 @@ def test_a_body_of_very_many_messages_is_served_within_the_bound() -> None:
 def test_a_prompt_that_was_not_traced_to_its_end_teaches_nothing() -> None:
     desk = Desk()
     first = desk.see(b'{"model":"m","messages":[' + b"7," * MAX_POSITIONS + b'"x"]}', CHAT)
-    desk.store.finished(first.thread, ReplyFacts(prompt_tokens=10_000_000), 1.0)
+    desk.store.finished(first, ReplyFacts(prompt_tokens=10_000_000), 1.0)
     assert see(desk, "a" * 4000).prompt_tokens == pytest.approx(1000, rel=0.02)
 
 
