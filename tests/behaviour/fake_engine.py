@@ -38,6 +38,25 @@ class Script:
     comments: bool = False  # a stream of nothing but keep-alives
 
 
+class Rooms:
+    """Where both legs of a turn meet, as SGLang's do: neither is answered before its other half has come. Without that a test
+    would count what one engine has got while the bytes are still on their way to it."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, asyncio.Event] = {}
+
+    async def meet(self, room: int | None) -> None:
+        """At once where there is no other half."""
+        if room is None:
+            return
+        other = self._waiting.pop(room, None)
+        if other is not None:
+            other.set()
+            return
+        self._waiting[room] = asyncio.Event()
+        await self._waiting[room].wait()
+
+
 @dataclass(slots=True)
 class Received:
     head: bytes
@@ -76,6 +95,7 @@ class FakeEngine:
     calls: list[Received] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
     other: list[Received] = field(default_factory=list)
+    rooms: Rooms = field(default_factory=Rooms)
     sent_bytes: int = 0
     port: int = 0
     _server: asyncio.Server | None = None
@@ -179,15 +199,17 @@ class FakeEngine:
         script = next((fault for key, fault in self.faults.items() if key in call.body), None)
         if script is None:
             script = self.scripts.pop(0) if self.scripts else self.script
+        body: dict[str, Any] = {}
+        try:
+            body = call.json
+        except ValueError:
+            script = Script(status=400, error_body=b'{"error":{"message":"not JSON"}}')
+        await self.rooms.meet(body.get("bootstrap_room"))
         if script.hang:
             await asyncio.Event().wait()
         if script.drop:
             call.answered = True
             return False
-        try:
-            body = call.json
-        except ValueError:
-            script = Script(status=400, error_body=b'{"error":{"message":"not JSON"}}')
         if script.status != 200:
             writer.write(_whole(script.status, script.error_body, script.headers))
             keep = True

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from fake_engine import MODEL, FakeEngine, Script
+from fake_engine import MODEL, FakeEngine, Rooms, Script
 from raw_client import Call, ask, send
 from waiting import until
 
@@ -96,8 +96,10 @@ async def open_stage(
     **sections: Any,
 ) -> Stage:
     """`workers` of each role; `worker`, `pool` and `sections` go into the configuration. Closed by `exits`."""
-    replying = [FakeEngine("decode" if kind == PD else "null") for _ in range(workers or (2 if kind == PD else 3))]
-    prefill = [FakeEngine("prefill") for _ in range(workers or 2)] if kind == PD else []
+    rooms = Rooms()
+    roles = ["decode"] * (workers or 2) if kind == PD else ["null"] * (workers or 3)
+    replying = [FakeEngine(role, rooms=rooms) for role in roles]
+    prefill = [FakeEngine("prefill", rooms=rooms) for _ in range(workers or 2)] if kind == PD else []
     for engine in (*replying, *prefill):
         await engine.open()
         exits.push_async_callback(engine.close)

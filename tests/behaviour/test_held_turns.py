@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fake_engine import Script
-from gateway_stage import PD, Stage, StageMaker
+from gateway_stage import Stage, StageMaker
 from raw_client import Call
 from waiting import until
 
@@ -16,18 +16,18 @@ def hold_of(stage: Stage) -> Hold:
     return stage.gateway.dispatcher.holds["default"]
 
 
-async def fill(stage: Stage, kind: str) -> list[Call]:
+async def fill(stage: Stage) -> list[Call]:
     """As many turns as are let through, all of them in prefill until the engines are let go on."""
     stage.script(stage.engines, Script(stay_after=0))
-    first = stage.prefill if kind == PD else stage.replying
     calls = [await stage.send(stream=True) for _ in range(KEEP_TURNS)]
-    await first[0].called(KEEP_TURNS)
+    for engine in stage.engines:
+        await engine.called(KEEP_TURNS)
     return calls
 
 
 async def test_a_held_turn_is_sent_when_a_prefill_is_over(make_stage: StageMaker, kind: str) -> None:
     stage = await make_stage(kind, workers=1, admission=HOLDING)
-    calls = await fill(stage, kind)
+    calls = await fill(stage)
     held = await stage.send(stream=True)
     await until(lambda: hold_of(stage).waiting == 1, "the third turn is held")
     assert stage.calls(stage.replying) == KEEP_TURNS
@@ -40,7 +40,7 @@ async def test_a_held_turn_is_sent_when_a_prefill_is_over(make_stage: StageMaker
 
 async def test_a_client_that_leaves_is_held_no_longer(make_stage: StageMaker, kind: str) -> None:
     stage = await make_stage(kind, workers=1, admission=HOLDING)
-    calls = await fill(stage, kind)
+    calls = await fill(stage)
     held = await stage.send(stream=True)
     await until(lambda: hold_of(stage).waiting == 1, "the third turn is held")
     await held.leave()
@@ -54,7 +54,7 @@ async def test_a_client_that_leaves_is_held_no_longer(make_stage: StageMaker, ki
 
 async def test_a_failed_prefill_makes_room_as_well(make_stage: StageMaker) -> None:
     stage = await make_stage("plain", workers=1, admission=HOLDING)
-    calls = await fill(stage, "plain")
+    calls = await fill(stage)
     held = await stage.send(stream=True)
     await until(lambda: hold_of(stage).waiting == 1, "the third turn is held")
     for call in calls:

@@ -46,7 +46,7 @@ async def pool(engine: FakeEngine, kind: str) -> AsyncIterator[dict[str, Any]]:
     if kind != PD:
         yield {"engine": "sglang", "unified": [{"url": engine.url}]}
         return
-    prefill = FakeEngine("prefill")
+    prefill = FakeEngine("prefill", rooms=engine.rooms)
     await prefill.open()
     yield {"engine": "sglang", "prefill": [{"url": prefill.url}], "decode": [{"url": engine.url}]}
     await prefill.close()
