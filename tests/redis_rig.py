@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import time
 from collections.abc import Sequence
@@ -12,23 +11,18 @@ from pathlib import Path
 from redis import Redis
 from redis.exceptions import RedisError
 
+from engine_adapters.launch.ports import free_ports
 from kvtier.shared_index.redis_link import RedisSettings
 
 _DEADLINE_S = 20.0
 _SLOTS = 16384
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 class RedisServer:
     """`kill` is kill -9; `start` begins again, empty, on the same port."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.port = free_port()
+    def __init__(self, folder: Path, *options: str, port: int = 0) -> None:
+        self.port = port or free_ports(1)[0]
         self._folder = folder
         self._options = options
         self.start()
@@ -82,7 +76,8 @@ class RedisCluster:
         for number in range(3):
             home = folder / f"node-{number}"
             home.mkdir()
-            self.servers.append(RedisServer(home, "--cluster-enabled", "yes", "--cluster-port", str(free_port())))
+            port, bus = free_ports(2)
+            self.servers.append(RedisServer(home, "--cluster-enabled", "yes", "--cluster-port", str(bus), port=port))
         self._join()
 
     @property

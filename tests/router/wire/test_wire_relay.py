@@ -14,6 +14,7 @@ import pytest
 from wire_rig import CHAT, DEADLINE_S, Client, ScriptedEngine, Serve, answer, until
 
 from bench.overhead.passthrough import PassThrough
+from engine_adapters.launch.ports import free_ports
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -164,9 +165,7 @@ async def test_sigterm_finishes_streams_and_exits_0(engine: ScriptedEngine) -> N
     more = asyncio.Event()
     engine.script = script
     origin = await engine.open()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.overhead.passthrough", str(port), str(origin))
     try:
         client = await connected(port)
