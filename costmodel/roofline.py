@@ -10,7 +10,7 @@ reads no files and knows no measured worker.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import isfinite
+from enum import StrEnum
 
 import msgspec
 
@@ -18,9 +18,34 @@ from costmodel.hardware import BYTES_PER_MS_PER_GBS, HardwarePrior
 from costmodel.values import DecodeRates, Link, PrefillRates
 
 _LATENCY_MS = HardwarePrior()  # links' latencies are no data sheet's: the project's own priors stand
+_SMALLEST, _LARGEST = 1e-12, 1e12  # beyond any machine, in any unit here
+MFU = 0.4  # share of the dense peak that prefill reaches; assumed
+HBM_SHARE = 0.7  # of the data sheet's bandwidth that decode reaches; assumed
+DECODE_CONTEXT_TOKENS = 64_000  # for which one decode request's share of a step is stated
 
 
-_LARGEST = 1e12  # beyond any machine, in any unit here
+class DataType(StrEnum):
+    """What weights, KV and matrix products are made of."""
+
+    FP4 = "fp4"
+    FP8 = "fp8"
+    BF16 = "bf16"
+    FP32 = "fp32"
+
+    @property
+    def element_bytes(self) -> float:
+        return _ELEMENT_BYTES[self]
+
+
+_ELEMENT_BYTES = {DataType.FP4: 0.5, DataType.FP8: 1.0, DataType.BF16: 2.0, DataType.FP32: 4.0}
+
+
+class DeploymentError(ValueError):
+    """Machine, model and deployment do not go together. `key` is the deployment's that would mend it."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 def _require_amounts(described: msgspec.Struct, may_be_zero: Iterable[str]) -> None:
@@ -29,9 +54,9 @@ def _require_amounts(described: msgspec.Struct, may_be_zero: Iterable[str]) -> N
     for key, value in msgspec.structs.asdict(described).items():
         amounts = value.items() if isinstance(value, dict) else [("", value)]
         for kind, amount in amounts:
-            if isinstance(amount, str | bool):
+            if isinstance(amount, str | bool) or (amount == 0 and key in may_be_zero):
                 continue
-            if not isfinite(amount) or amount < 0 or amount > _LARGEST or (amount == 0 and key not in may_be_zero):
+            if not _SMALLEST <= amount <= _LARGEST:
                 raise ValueError(f"{key}{f'.{kind}' if kind else ''} is {amount}: a positive number is needed")
 
 
@@ -76,16 +101,30 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compute_type: str
     weight_type: str
     kv_element_bytes: float
-    mfu: float = 0.4  # share of the dense peak that prefill reaches; assumed
+    mfu: float = MFU
     memory_fraction: float = 0.85  # of HBM, for weights and KV together
     host_gb_per_accelerator: float = 0.0  # of DRAM, for L2
-    decode_context_tokens: int = 64_000  # for which one decode request's share of a step is stated
-    hbm_share: float = 0.7  # of the data sheet's bandwidth that decode reaches; assumed
+    decode_context_tokens: int = DECODE_CONTEXT_TOKENS
+    hbm_share: float = HBM_SHARE
 
     def __post_init__(self) -> None:
         for key in ("accelerators", "mfu", "memory_fraction", "kv_element_bytes", "hbm_share"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"{key} must be positive, not {getattr(self, key)}")
+
+
+def compute_type(accelerator: Accelerator, weight_type: DataType) -> DataType:
+    """What matrices are multiplied as, where nobody says: the narrowest type that the accelerator has and that is no narrower
+    than the weights, nor than fp8, since attention and activations are no fp4. Raises `DeploymentError` where it has none."""
+    least = max(weight_type.element_bytes, DataType.FP8.element_bytes)
+    wide_enough = [each for each in DataType if each in accelerator.tflops and each.element_bytes >= least]
+    if not wide_enough:
+        raise DeploymentError(
+            "compute_type",
+            f"{accelerator.name} has no tflops as wide as weights in {weight_type.value}: "
+            f"choose one of {', '.join(sorted(accelerator.tflops))}",
+        )
+    return min(wide_enough, key=lambda each: each.element_bytes)
 
 
 def kv_bytes_per_token(model: ModelShape, deployment: Deployment) -> float:
@@ -94,13 +133,14 @@ def kv_bytes_per_token(model: ModelShape, deployment: Deployment) -> float:
 
 
 def kv_tokens(accelerator: Accelerator, model: ModelShape, deployment: Deployment) -> int:
-    """What one worker's HBM holds beside the weights. Raises `ValueError` when the weights alone do not fit."""
-    weights_gb = _by_type(model.weights_gb, deployment.weight_type, "weights_gb") / deployment.accelerators
-    free_gb = accelerator.hbm_gb * deployment.memory_fraction - weights_gb
+    """What one worker's HBM holds beside the weights. Raises `DeploymentError` when the weights alone do not fit."""
+    weights_gb = _by_type(model.weights_gb, deployment.weight_type, "weight_type", f"{model.name}: weights_gb")
+    free_gb = accelerator.hbm_gb * deployment.memory_fraction - weights_gb / deployment.accelerators
     if free_gb <= 0:
-        raise ValueError(
+        raise DeploymentError(
+            "accelerators",
             f"{model.name} as {deployment.weight_type} on {deployment.accelerators} x {accelerator.name} "
-            "leaves no memory for KV: use more accelerators or a smaller weight type"
+            "leaves no memory for KV: use more accelerators or a smaller weight type",
         )
     return int(free_gb * 1e9 / _bytes_per_rank(model, deployment))
 
@@ -111,10 +151,11 @@ def host_tokens(model: ModelShape, deployment: Deployment) -> int:
 
 
 def prior(accelerator: Accelerator, model: ModelShape, deployment: Deployment) -> HardwarePrior:
-    """Rates and links of one worker. A sharded KV moves over all its ranks' links at once, a replicated one over each."""
+    """Rates and links of one worker. A sharded KV moves over all its ranks' links at once, a replicated one over each. Raises
+    `DeploymentError` where the accelerator does not compute in such a type."""
     bytes_per_token = kv_bytes_per_token(model, deployment)
     lanes = bytes_per_token / _bytes_per_rank(model, deployment)
-    tflops = _by_type(accelerator.tflops, deployment.compute_type, "tflops")
+    tflops = _by_type(accelerator.tflops, deployment.compute_type, "compute_type", f"{accelerator.name}: tflops")
     gflop_per_ms = tflops * deployment.accelerators * deployment.mfu
     return HardwarePrior(
         prefill=PrefillRates(
@@ -147,7 +188,7 @@ def _link(latency: Link, gb_per_s: float, lanes: float) -> Link:
     return Link(latency.latency_ms, gb_per_s * lanes * BYTES_PER_MS_PER_GBS)
 
 
-def _by_type(table: dict[str, float], name: str, key: str) -> float:
+def _by_type(table: dict[str, float], name: str, key: str, whose: str) -> float:
     if name not in table:
-        raise ValueError(f"{key} knows no {name!r}: choose one of {', '.join(sorted(table))}")
+        raise DeploymentError(key, f"{whose} knows no '{name}': choose one of {', '.join(sorted(table))}")
     return table[name]

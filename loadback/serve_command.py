@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from kvtier.prefetch.params import Mode
+from loadback.first_beliefs import first_beliefs
 from loadback.listening import PortTaken, check_port
 from loadback.terminal import say
 from loadback.whose_file import faults_of
@@ -42,6 +43,8 @@ def serve(
         raise typer.Exit(1) from error
     if check:
         Console().print(summary(tree))
+        for line in beliefs(tree):
+            print(line)
         for line in beside_turns(tree):
             print(line)
         for line in missing_folders(tree):
@@ -70,6 +73,12 @@ def missing_folders(tree: Config) -> list[str]:
 def with_address(tree: Config, host: str | None, port: int | None) -> Config:
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     return tree.model_copy(update={"listen": tree.listen.model_copy(update=given)})
+
+
+def beliefs(tree: Config) -> list[str]:
+    """A line for each pool that names its machine."""
+    told = {pool.name: first_beliefs(pool) for pool in tree.pools}
+    return [f"hardware of {name}: {line}" for name, line in told.items() if line is not None]
 
 
 def beside_turns(tree: Config) -> list[str]:

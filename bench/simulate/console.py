@@ -18,7 +18,6 @@ from rich.table import Table
 
 from bench.simulate.columns import ExtraMissing, require_extra
 from bench.simulate.experiments import Choice, Experiment
-from bench.simulate.machine import MachineError
 from bench.simulate.prefetch_arms import pooled, prefetch_arms, prefetch_table
 from bench.simulate.report import turns_path, write_report
 from bench.simulate.runner import Run, RunFailed, run_all
@@ -27,6 +26,7 @@ from bench.simulate.table import result_table
 from costmodel.params import CostParams
 from costmodel.policies import REGISTRY
 from costmodel.values import Role
+from router.config.data_sheets import DataSheetError
 
 _TABLE_WIDTH = 190
 
@@ -36,7 +36,7 @@ def told_errors() -> Iterator[None]:
     """What a user can mend is told in one line."""
     try:
         yield
-    except (MachineError, RunFailed, ExtraMissing, ValueError, OSError) as error:
+    except (DataSheetError, RunFailed, ExtraMissing, ValueError, OSError) as error:
         print(str(error), file=sys.stderr, flush=True)
         raise typer.Exit(1) from error
 

@@ -15,13 +15,13 @@ from bench.simulate.churn import Change
 from bench.simulate.clients import Rota
 from bench.simulate.cluster import Cluster, Engines, parse_topology
 from bench.simulate.generated import fork, programbench
-from bench.simulate.machine import load_accelerator, load_model
 from bench.simulate.settings import Settings
 from bench.simulate.traces import mooncake, weka
 from bench.simulate.workload import Workload
 from costmodel.params import CostParams, PolicyParams
 from costmodel.roofline import Deployment, kv_tokens
 from kvtier.prefetch.events import Trigger
+from router.config.data_sheets import load_accelerator, load_model
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -11,12 +11,13 @@ import httpx
 from engine_adapters.base import Endpoint, EngineInfo
 from loadback.admin_api import admin_headers
 from loadback.doctor.agents import check_agents, check_nodes
-from loadback.doctor.check import Check, Target
+from loadback.doctor.check import Check, Target, ok
 from loadback.doctor.engine import check_engine, check_pages
 from loadback.doctor.events import check_events
 from loadback.doctor.gateway import check_gateway
 from loadback.doctor.host import check_calibration_path, check_file_limit
 from loadback.doctor.prompt import check_prompt
+from loadback.first_beliefs import first_beliefs
 from router.config.tree import Config, PoolConfig
 
 CONTROL_TIMEOUT_S = 10.0
@@ -27,6 +28,7 @@ Found = list[tuple[Target, EngineInfo]]
 async def examine_config(config: Config) -> list[Check]:
     checks = [check_file_limit(sum(pool.max_running_turns for pool in config.pools))]
     checks += check_calibration_path(config.calibration.path)
+    checks += [ok(pool.name, "hardware", line) for pool in config.pools if (line := first_beliefs(pool)) is not None]
     async with httpx.AsyncClient(timeout=CONTROL_TIMEOUT_S, trust_env=False) as http:
         for pool in config.pools:
             found, told = await _examine_engines(http, targets_of(pool), events=config.index.kv_events)

@@ -1,4 +1,4 @@
-"""Reads configuration files and the environment: the only module that does.
+"""Reads configuration files and the environment: the only module that does, but for the data sheets that a file names.
 
 A YAML string `${NAME}` is replaced by that environment variable, so that keys stay out of files; `$$` is a dollar sign.
 """
@@ -15,7 +15,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from kvtier.settings.unknown_key import unknown_key
-from router.config.tree import Config, PolicyConfig
+from router.config.beliefs import BeliefError, believed
+from router.config.tree import Config, PolicyConfig, PoolConfig
+from router.config.unique_keys import UniqueKeys
 
 Model = TypeVar("Model", Config, PolicyConfig)
 _VARIABLE = re.compile(r"\$(?:\$|\{([A-Z_][A-Z0-9_]*)\})")
@@ -34,7 +36,7 @@ def load_config(path: Path, environ: Mapping[str, str] | None = None) -> Config:
 
 
 def parse_config(text: str, source: str, environ: Mapping[str, str]) -> Config:
-    return _validate(Config, _read_yaml(text, source, environ), source)
+    return _with_beliefs(_validate(Config, _read_yaml(text, source, environ), source), source)
 
 
 def parse_policy(tree: object, source: str) -> PolicyConfig:
@@ -43,25 +45,12 @@ def parse_policy(tree: object, source: str) -> PolicyConfig:
 
 def _read_yaml(text: str, source: str, environ: Mapping[str, str]) -> object:
     try:
-        tree = yaml.load(text, Loader=_UniqueKeys)
+        tree = yaml.load(text, Loader=UniqueKeys)
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: not YAML: {error}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"{source}: expected a mapping at the top, such as `pools:`")
     return _expanded(tree, source, environ)
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """Refuses a key that is given twice, where YAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.MarkedYAMLError(problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
 
 
 def _expanded(tree: Any, source: str, environ: Mapping[str, str]) -> Any:
@@ -99,6 +88,27 @@ def _validate(model: type[Model], tree: object, source: str) -> Model:
     except ValidationError as error:
         lines = [f"{source}: {_path(fault['loc'])}: {_message(fault, model)}" for fault in error.errors()]
         raise ConfigError("\n".join(lines)) from error
+
+
+def _with_beliefs(config: Config, source: str) -> Config:
+    """What the pools' machines say, in the place of keys that are not given."""
+    faults: list[str] = []
+    pools = tuple(
+        _with_belief(pool, f"{source}: pools.{number}.hardware.machine", faults) for number, pool in enumerate(config.pools)
+    )
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return config.model_copy(update={"pools": pools})
+
+
+def _with_belief(pool: PoolConfig, where: str, faults: list[str]) -> PoolConfig:
+    if pool.hardware.machine is None:
+        return pool
+    try:
+        return pool.model_copy(update={"hardware": believed(pool.hardware)})
+    except BeliefError as error:
+        faults += [f"{where}.{error.key}: {line}" for line in str(error).splitlines()]
+        return pool
 
 
 def _path(location: tuple[int | str, ...]) -> str:

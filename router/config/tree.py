@@ -10,9 +10,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from costmodel.hardware import HardwarePrior
+from costmodel.hardware import BYTES_PER_MS_PER_GBS, HardwarePrior
 from costmodel.params import CostParams, CutRule, Objective, PolicyParams
 from costmodel.policies import REGISTRY
+from costmodel.roofline import DECODE_CONTEXT_TOKENS, HBM_SHARE, MFU, DataType
 from costmodel.values import DecodeRates, Link, PrefillRates, Role, Tier
 from engine_adapters.base import EngineKind
 from kvtier.prefetch.events import Trigger
@@ -122,15 +123,33 @@ class LinkConfig(Section):
     gb_per_s: Annotated[float, Field(ge=1e-9, le=1e9)]  # a byte a second, and more than any wire: its inverse is kept
 
     def as_link(self) -> Link:
-        return Link(self.latency_ms, self.gb_per_s * 1e6)  # 1 GB/s = 1e6 bytes a ms
+        return Link(self.latency_ms, self.gb_per_s * BYTES_PER_MS_PER_GBS)
+
+
+Share = Annotated[float, Field(ge=0.001, le=1)]
+
+
+class MachineConfig(Section):
+    """What a worker runs on and how, for first beliefs from data sheets (`costmodel.roofline`)."""
+
+    accelerator: str  # a file of configs/hardware, or the path of one
+    model: str  # a file of configs/models, or the path of one
+    accelerators: Annotated[int, Field(ge=1, le=4096)]  # of one worker
+    weight_type: DataType
+    compute_type: DataType | None = None  # None: by `costmodel.roofline.compute_type`
+    kv_type: DataType = DataType.BF16  # as engines keep it where nobody tells them
+    mfu: Share = MFU
+    hbm_share: Share = HBM_SHARE
+    decode_context_tokens: Annotated[int, Field(ge=1, le=10**9)] = DECODE_CONTEXT_TOKENS
 
 
 _PRIOR = HardwarePrior()
 
 
 class HardwareConfig(Section):
-    """Priors for the cost model. Measurements replace them as turns are served."""
+    """Priors for the cost model. Measurements replace them as turns are served. `load.py` fills in what `machine` says."""
 
+    machine: MachineConfig | None = None  # that keys which are not given are taken from
     prefill_base_ms: Ms = _PRIOR.prefill.base_ms
     prefill_ms_per_token: Slope = _PRIOR.prefill.ms_per_token
     prefill_ms_per_token2: Ms = _PRIOR.prefill.ms_per_token2

@@ -10,7 +10,6 @@ import pytest
 from bench.simulate.churn import Change, parse_changes, require_known
 from bench.simulate.cluster import Cluster, Engines, parse_topology
 from bench.simulate.generated import programbench
-from bench.simulate.machine import load_accelerator, load_model
 from bench.simulate.outcome import Outcome
 from bench.simulate.settings import Settings
 from bench.simulate.simulation import Simulation
@@ -19,6 +18,7 @@ from costmodel.policies import REGISTRY
 from costmodel.roofline import Deployment
 from costmodel.values import Role, WorkerKey
 from kvtier.prefetch.events import Trigger
+from router.config.data_sheets import load_accelerator, load_model
 
 SETTINGS = Settings(horizon_s=60, concurrency=12, ramp_s=10)
 

@@ -9,13 +9,13 @@ import pytest
 from bench.simulate.cluster import Cluster, Engines, parse_topology
 from bench.simulate.experiments import Choice, exp1_experiments
 from bench.simulate.generated import programbench
-from bench.simulate.machine import load_accelerator, load_model
 from bench.simulate.outcome import Outcome
 from bench.simulate.settings import Settings
 from bench.simulate.simulation import Simulation
 from costmodel.params import PolicyParams
 from costmodel.policies import REGISTRY
 from costmodel.roofline import Deployment
+from router.config.data_sheets import load_accelerator, load_model
 from router.config.tree import AdmissionConfig
 
 

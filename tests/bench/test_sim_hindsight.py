@@ -11,7 +11,6 @@ from bench.simulate.cluster import Cluster, Engines, parse_topology
 from bench.simulate.figures import Price, figures
 from bench.simulate.generated import programbench
 from bench.simulate.hindsight import Hindsight, HindsightFailed
-from bench.simulate.machine import load_accelerator, load_model
 from bench.simulate.outcome import Outcome
 from bench.simulate.settings import Settings
 from bench.simulate.simulation import Simulation
@@ -20,6 +19,7 @@ from costmodel.params import PolicyParams
 from costmodel.policies import REGISTRY
 from costmodel.roofline import Deployment
 from costmodel.values import Scored, Terms, WorkerKey
+from router.config.data_sheets import load_accelerator, load_model
 
 SETTINGS = Settings(horizon_s=40, concurrency=10, ramp_s=10)
 

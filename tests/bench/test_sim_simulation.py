@@ -12,7 +12,6 @@ from bench.simulate.clients import Rota
 from bench.simulate.cluster import Cluster, Engines, misjudge, parse_topology
 from bench.simulate.figures import Price, figures
 from bench.simulate.generated import fork, programbench
-from bench.simulate.machine import load_accelerator, load_model
 from bench.simulate.outcome import Outcome
 from bench.simulate.settings import Settings
 from bench.simulate.simulation import Simulation
@@ -22,6 +21,7 @@ from costmodel.policies import REGISTRY
 from costmodel.policies.two_leg import TwoLegPolicy
 from costmodel.roofline import Deployment
 from costmodel.values import Fleet, Prefill, Turn, WorkerKey
+from router.config.data_sheets import load_accelerator, load_model
 
 SETTINGS = Settings(horizon_s=150, concurrency=10, ramp_s=20)
 

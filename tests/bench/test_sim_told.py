@@ -6,7 +6,6 @@ import random
 
 from bench.simulate.cluster import Cluster, Engines, parse_topology
 from bench.simulate.generated import fork, programbench
-from bench.simulate.machine import load_accelerator, load_model
 from bench.simulate.settings import Settings
 from bench.simulate.simulation import Simulation
 from bench.simulate.workload import Workload
@@ -14,6 +13,7 @@ from costmodel.params import PolicyParams
 from costmodel.policies.round_robin import RoundRobinPolicy
 from costmodel.roofline import Deployment
 from costmodel.values import Decision, Fleet, Turn
+from router.config.data_sheets import load_accelerator, load_model
 
 
 class Listening(RoundRobinPolicy):

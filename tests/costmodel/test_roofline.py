@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from costmodel.roofline import Accelerator, Deployment, ModelShape, host_tokens, kv_bytes_per_token, kv_tokens, prior
+from costmodel.roofline import (
+    Accelerator,
+    DataType,
+    Deployment,
+    DeploymentError,
+    ModelShape,
+    compute_type,
+    host_tokens,
+    kv_bytes_per_token,
+    kv_tokens,
+    prior,
+)
 from costmodel.terms import compute_ms
 
 MI355X = Accelerator(
@@ -56,9 +68,34 @@ def test_one_more_request_reads_its_context() -> None:
 
 
 def test_what_does_not_fit_says_so() -> None:
-    with pytest.raises(ValueError, match="use more accelerators"):
+    with pytest.raises(DeploymentError, match="use more accelerators") as fault:
         kv_tokens(MI355X, KIMI, Deployment(2, "fp8", "fp4", 1.0))
-    with pytest.raises(ValueError, match="tflops knows no 'int8': choose one of fp4, fp8"):
+    assert fault.value.key == "accelerators"
+    with pytest.raises(DeploymentError, match="MI355X: tflops knows no 'int8': choose one of fp4, fp8") as fault:
         prior(MI355X, KIMI, Deployment(8, "int8", "fp4", 1.0))
+    assert fault.value.key == "compute_type"
+    with pytest.raises(DeploymentError, match="K2: weights_gb knows no 'fp8': choose one of fp4") as fault:
+        kv_tokens(MI355X, KIMI, Deployment(8, "fp8", "fp8", 1.0))
+    assert fault.value.key == "weight_type"
     with pytest.raises(ValueError, match="mfu must be positive"):
         Deployment(8, "fp8", "fp4", 1.0, mfu=0.0)
+
+
+@pytest.mark.parametrize(
+    ("has", "weights", "chosen"),
+    [
+        ({"fp4", "fp8", "bf16"}, DataType.FP4, DataType.FP8),
+        ({"fp4", "fp8", "bf16"}, DataType.FP8, DataType.FP8),
+        ({"fp4", "fp8", "bf16"}, DataType.BF16, DataType.BF16),
+        ({"bf16", "fp32", "int8"}, DataType.FP4, DataType.BF16),
+        ({"bf16", "fp32"}, DataType.FP32, DataType.FP32),
+    ],
+)
+def test_matrices_are_as_wide_as_weights_and_no_fp4(has: set[str], weights: DataType, chosen: DataType) -> None:
+    assert compute_type(msgspec.structs.replace(MI355X, tflops=dict.fromkeys(has, 1.0)), weights) is chosen
+
+
+def test_weights_wider_than_the_accelerator_computes_want_a_choice() -> None:
+    with pytest.raises(DeploymentError, match="no tflops as wide as weights in bf16: choose one of fp4, fp8") as fault:
+        compute_type(MI355X, DataType.BF16)
+    assert fault.value.key == "compute_type"
