@@ -20,6 +20,7 @@ from kvtier.prefetch.moves import CancelMove, Hold, Move, Release, Stage
 from kvtier.prefetch.params import PrefetchParams
 from kvtier.prefetch.tally import Tally
 from kvtier.prefetch.view import Path, View
+from kvtier.prefetch.waiting import Waiting
 
 _REMEMBERED = 1024  # ended jobs that can be asked about
 
@@ -37,6 +38,7 @@ class Board:
         self._ended: OrderedDict[int, Job] = OrderedDict()
         self._by_subject: dict[str, int] = {}
         self._by_move: dict[int, Job] = {}
+        self.waiting = Waiting()
         self._progress: dict[int, int] = {}
         self._next_move = 1
 
@@ -69,6 +71,7 @@ class Board:
         self.tallies[job.trigger].planned_bytes += job.planned_bytes
         self.active[job.id] = job
         self._by_subject[job.subject] = job.id
+        self.waiting.update(job)
         if job.pending:
             return
         if job.held_tokens:
@@ -88,13 +91,14 @@ class Board:
         self._by_subject[thread] = job.id
 
     def pump(self, view: View, now_ms: float) -> float | None:
-        """Start what may start. When to try again; None where nothing waits, or only for moves that are under way."""
-        waiting = [job for job in self.active.values() if job.pending]
-        blocked: dict[Path, float | None] = {}  # until when; None = until something there has ended
-        for job in sorted(waiting, key=lambda job: job.order):
-            self._start(job, blocked, view, now_ms)
-        still = {copy.path for job in waiting for copy in job.pending}
-        return min((until for path, until in blocked.items() if until is not None and path in still), default=None)
+        """Start what may start, at most one chunk a link: of the job that is first there. When to try again; None where nothing
+        waits, or only for moves that are under way."""
+        again = None
+        for job, path in self._next_starts():
+            until = self._start(job, path, view, now_ms)
+            if until is not None and path in self.waiting:
+                again = until if again is None else min(again, until)
+        return again
 
     def progressed(self, move: int, moved_bytes: int) -> None:
         if move in self._by_move:
@@ -115,6 +119,7 @@ class Board:
             return
         if chunk.others and event.reason is not FailReason.NO_ROOM:
             job.pending.appendleft(msgspec.structs.replace(chunk, path=chunk.others[0], others=chunk.others[1:]))
+            self.waiting.update(job)
             return
         tokens = max(0, min(event.tokens, chunk.tokens))
         job.arrived_tokens += tokens
@@ -124,6 +129,7 @@ class Board:
         """No more than the leading `tokens` will come: ready with these, or failed if that was nothing."""
         job.held_tokens = min(job.held_tokens, tokens)
         job.pending = deque(copy for copy in job.pending if copy.start < tokens)
+        self.waiting.update(job)
         for move in [move for move, copy in job.moving.items() if copy.start >= tokens]:
             self._take_back(move)
         if job.pending or job.moving:
@@ -151,6 +157,7 @@ class Board:
             for move, copy in sorted(chunks, key=lambda chunk: chunk[1].start, reverse=True):
                 self._take_back(move)
                 job.pending.appendleft(copy)
+                self.waiting.update(job)
 
     def node_lost(self, node: str, now_ms: float) -> None:
         for job in list(self.active.values()):
@@ -167,6 +174,7 @@ class Board:
         if job.warm_move is not None:
             self.drop_warm(job, cancel=True)
         job.pending.clear()
+        self.waiting.update(job)
         if job.holds:
             job.holds = False
             self.moves.append(Release(job.id))
@@ -199,28 +207,27 @@ class Board:
                 self.drop_warm(job, cancel=False)
                 job.warmed_tokens = 0
 
-    def _start(self, job: Job, blocked: dict[Path, float | None], view: View, now_ms: float) -> None:
-        """One chunk a free path; a path that is taken stays blocked for all jobs behind this one."""
-        kept: deque[Copy] = deque()
-        while job.pending:
-            copy = job.pending.popleft()
-            if copy.path in blocked:
-                kept.append(copy)
-                continue
-            chunk, rest = _part(copy, int(self.params.chunk_bytes / job.bytes_per_token), job.page_tokens)
-            size, pace = _size(chunk, job), self.budgets.pace(view.link(copy.path))
-            if not pace:
-                blocked[copy.path] = now_ms + self.params.retry_ms
-            elif not self.budgets.may_start(copy.path, size, now_ms):
-                blocked[copy.path] = self.budgets.free_at(copy.path, now_ms)
-            else:
-                blocked[copy.path] = now_ms + size / pace
-                self._begin(job, chunk, size, pace, now_ms)
-                if rest is None:
-                    continue
-                copy = rest
-            kept.append(copy)
-        job.pending = kept
+    def _next_starts(self) -> list[tuple[Job, Path]]:
+        """The first of each link, in the order of jobs, and of one job in the order of its prompt."""
+        found = [(order, _at(self.active[order[-1]], path), path) for path, order in self.waiting.first()]
+        return [(self.active[order[-1]], path) for order, _, path in sorted(found)]
+
+    def _start(self, job: Job, path: Path, view: View, now_ms: float) -> float | None:
+        """A chunk on this link, if it may. Until when the link is then taken; None = until something there has ended."""
+        at = _at(job, path)
+        chunk, rest = _part(job.pending[at], int(self.params.chunk_bytes / job.bytes_per_token), job.page_tokens)
+        size, pace = _size(chunk, job), self.budgets.pace(view.link(path))
+        if not pace:
+            return now_ms + self.params.retry_ms
+        if not self.budgets.may_start(path, size, now_ms):
+            return self.budgets.free_at(path, now_ms)
+        if rest is None:
+            del job.pending[at]
+        else:
+            job.pending[at] = rest
+        self.waiting.update(job)
+        self._begin(job, chunk, size, pace, now_ms)
+        return now_ms + size / pace
 
     def _begin(self, job: Job, chunk: Copy, size: int, pace: float, now_ms: float) -> None:
         if job.state is JobState.QUEUED:
@@ -264,6 +271,7 @@ class Board:
                 return
             rerouted.append(msgspec.structs.replace(copy, path=paths[0], others=tuple(paths[1:])))
         job.pending = rerouted
+        self.waiting.update(job)
 
     def _ready(self, job: Job, now_ms: float) -> None:
         """All that will come has come: lease it."""
@@ -279,6 +287,11 @@ class Board:
             ttl_ms = job.expires_ms - now_ms
             moved_from = min(job.staged_from, job.held_tokens)
             self.moves.append(Hold(job.id, job.subject, job.node, job.held_tokens, ttl_ms, moved_from))
+
+
+def _at(job: Job, path: Path) -> int:
+    """Of the first that waits for this link."""
+    return next(at for at, copy in enumerate(job.pending) if copy.path == path)
 
 
 def _size(copy: Copy, job: Job) -> int:

@@ -11,6 +11,8 @@ from costmodel.values import WorkerKey
 from kvtier.prefetch.events import FailReason, Trigger
 from kvtier.prefetch.layout import Copy
 
+Order = tuple[int, float, int]
+
 
 class JobState(StrEnum):
     QUEUED = "queued"  # nothing of it moves yet
@@ -86,8 +88,8 @@ class Job(msgspec.Struct):
         return self.state in (JobState.QUEUED, JobState.FETCHING)
 
     @property
-    def order(self) -> tuple[int, float, int]:
-        """Higher priority first, then the earliest deadline, then the oldest."""
+    def order(self) -> Order:
+        """Higher priority first, then the earliest deadline, then the oldest; the last of it is the job's id. Never changes."""
         return (-self.priority, self.deadline_ms, self.id)
 
     def advance(self, state: JobState, reason: FailReason | None = None) -> None:
