@@ -34,6 +34,7 @@ class Board:
         self.tallies: dict[Trigger, Tally] = {trigger: Tally() for trigger in Trigger}
         self.active: dict[int, Job] = {}
         self.just_ended: list[Job] = []
+        self.just_changed: list[Job] = []  # when they next want something
         self.moves: list[Move] = []
         self._ended: OrderedDict[int, Job] = OrderedDict()
         self._by_subject: dict[str, int] = {}
@@ -101,7 +102,8 @@ class Board:
         return again
 
     def progressed(self, move: int, moved_bytes: int) -> None:
-        if move in self._by_move:
+        job = self._by_move.get(move)
+        if job is not None and move in job.moving:
             self._progress[move] = moved_bytes
 
     def staged(self, move: int, moved_bytes: int, now_ms: float) -> None:
@@ -205,7 +207,13 @@ class Board:
         for job in self.active.values():
             if job.worker == worker:
                 self.drop_warm(job, cancel=False)
-                job.warmed_tokens = 0
+                self.lose_warmed(job)
+                self.just_changed.append(job)
+
+    def lose_warmed(self, job: Job) -> None:
+        """What was brought to L1 is not there for its turn."""
+        self.tallies[job.trigger].warm_wasted_bytes += job.warmed_bytes
+        job.warmed_tokens = job.warmed_bytes = 0
 
     def _next_starts(self) -> list[tuple[Job, Path]]:
         """The first of each link, in the order of jobs, and of one job in the order of its prompt."""
@@ -274,8 +282,9 @@ class Board:
         self.waiting.update(job)
 
     def _ready(self, job: Job, now_ms: float) -> None:
-        """All that will come has come: lease it."""
+        """All that will come has come: lease it, for as long as a turn that comes at the last moment may queue."""
         job.advance(JobState.READY)
+        self.just_changed.append(job)
         spare = job.reserved_bytes - job.moved_bytes
         if spare > 0:
             self.budgets.give_back(job.node, spare)
@@ -284,7 +293,7 @@ class Board:
         job.warm_tokens = min(job.warm_tokens, job.held_tokens)
         if job.held_tokens:
             job.holds = True
-            ttl_ms = job.expires_ms - now_ms
+            ttl_ms = job.expires_ms - now_ms + self.params.hold_ms
             moved_from = min(job.staged_from, job.held_tokens)
             self.moves.append(Hold(job.id, job.subject, job.node, job.held_tokens, ttl_ms, moved_from))
 

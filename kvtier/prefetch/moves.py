@@ -24,7 +24,8 @@ class Stage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Warm(msgspec.Struct, frozen=True, gc=False):
-    """Have the engine restore the leading `tokens` of the subject's prompt to L1. `size_bytes`: what that brings up."""
+    """Have the engine restore the leading `tokens` of the subject's prompt to L1. `size_bytes` of KV are those from `start` on;
+    what lies before them the engine has."""
 
     move: int
     job: int
@@ -33,6 +34,7 @@ class Warm(msgspec.Struct, frozen=True, gc=False):
     tokens: int
     size_bytes: int
     deadline_ms: float
+    start: int = 0
 
 
 class CancelMove(msgspec.Struct, frozen=True, gc=False):

@@ -114,6 +114,7 @@ class Planner:
 
     def plan(self, event: Event, view: View, now_ms: float) -> list[Move]:
         self._hear(event, view, now_ms)
+        self._follow_changed()
         for key in self._timers.due(now_ms):
             if isinstance(key, str):
                 self._thread_is_due(key, view, now_ms)
@@ -220,7 +221,8 @@ class Planner:
         waits = isinstance(event, ev.Held)
         if job is None:
             self._decide(watch, view, now_ms, waits=waits)
-        elif job.worker == event.worker or self._node_of(event, view) == job.node:
+        elif job.worker == event.worker or (job.planned_bytes and self._node_of(event, view) == job.node):
+            self._give_to(job, event.worker, now_ms)
             self._turn_comes(job, view, now_ms, waits=waits)
         else:  # the plan is revised: it went elsewhere
             self._cancel(job)
@@ -237,6 +239,13 @@ class Planner:
     def _node_of(self, event: ev.Held | ev.Sent, view: View) -> str | None:
         target = view.target(event.thread, event.worker)
         return None if target is None else target.node
+
+    def _give_to(self, job: Job, worker: WorkerKey, now_ms: float) -> None:
+        """What was staged is for any worker of the node, what was warmed for one alone."""
+        if job.worker != worker:
+            self._settle_warmed(job, now_ms, used=False)
+            self._board.lose_warmed(job)
+            job.worker = worker
 
     def _turn_comes(self, job: Job, view: View, now_ms: float, *, waits: bool) -> None:
         """What is missing may still come while the turn queues; the rest is late. A warm request would only be in its way."""
@@ -417,6 +426,14 @@ class Planner:
         if job is not None and not job.ended:
             self._follow(job)
 
+    def _settle_warmed(self, job: Job, now_ms: float, *, used: bool) -> None:
+        if job.warmed_bytes and job.warm_odds:
+            self._warm_trust[job.pool].settled(job.warm_odds, used=used, now_ms=now_ms)
+
+    def _follow_changed(self) -> None:
+        changed, self._board.just_changed = self._board.just_changed, []
+        self._follow_all(changed)
+
     def _follow_all(self, jobs: list[Job]) -> None:
         for job in jobs:
             self._follow(job)
@@ -452,9 +469,7 @@ class Planner:
         ended, self._board.just_ended = self._board.just_ended, []
         for job in ended:
             self._timers.cancel(job.id)
-            if job.warmed_bytes and job.warm_odds:
-                used = job.state is JobState.CONSUMED
-                self._warm_trust[job.pool].settled(job.warm_odds, used=used, now_ms=now_ms)
+            self._settle_warmed(job, now_ms, used=job.state is JobState.CONSUMED)
             watch = self._watches.get(job.subject)
             if watch is not None and watch.idle_since_ms is not None:
                 watch.spent = job.state in (JobState.EXPIRED, JobState.CANCELLED)

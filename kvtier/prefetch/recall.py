@@ -73,7 +73,7 @@ class Recall:
         job.recalled_from, job.recalled_tokens = held, end - held
         size = int(job.recalled_tokens * job.bytes_per_token)
         job.warm_move = self._board.new_move(job)
-        self._board.moves.append(Warm(job.warm_move, job.id, job.subject, job.worker, end, size, job.expires_ms))
+        self._board.moves.append(Warm(job.warm_move, job.id, job.subject, job.worker, end, size, job.expires_ms, held))
 
 
 def _is_computed(turn: InLine, worker: WorkerKey, view: View) -> bool:

@@ -41,9 +41,10 @@ class Warming:
         if job.sent:  # its turn was before it: all that it was for is done
             self._board.drop_warm(job, cancel=False)
             return
+        moved = max(0, min(moved_bytes, self._window_bytes(job)))
         job.warmed_tokens = self._window_end(job)
-        job.warmed_bytes += moved_bytes
-        self._board.tallies[job.trigger].warmed_bytes += moved_bytes
+        job.warmed_bytes += moved
+        self._board.tallies[job.trigger].warmed_bytes += moved
         self._board.drop_warm(job, cancel=False)
 
     def failed(self, job: Job) -> None:
@@ -80,10 +81,9 @@ class Warming:
             job.warm_at_ms = now_ms + _BEHIND_RETRIES * params.retry_ms
             return
         busy.add(job.worker)
-        end = self._window_end(job)
-        size = int((end - job.warmed_tokens) * job.bytes_per_token)
+        start, end, size = job.warmed_tokens, self._window_end(job), self._window_bytes(job)
         job.warm_move = self._board.new_move(job)
-        self._board.moves.append(Warm(job.warm_move, job.id, job.subject, job.worker, end, size, job.expires_ms))
+        self._board.moves.append(Warm(job.warm_move, job.id, job.subject, job.worker, end, size, job.expires_ms, start))
 
     def _behind(self, job: Job, target: Target, now_ms: float) -> bool:
         """Where turns were held lately, more will come before what is warmed is used, and it would be in their way. Explicit
@@ -101,3 +101,6 @@ class Warming:
 
     def _window_end(self, job: Job) -> int:
         return min(job.warmed_tokens + self._board.params.warm_window_tokens, job.warm_tokens)
+
+    def _window_bytes(self, job: Job) -> int:
+        return int((self._window_end(job) - job.warmed_tokens) * job.bytes_per_token)

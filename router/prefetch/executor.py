@@ -167,7 +167,7 @@ class Executor:
     async def _warm(self, move: Warm) -> Event:
         timeout_s = min(_WARM_TIMEOUT_S, max(0.1, (move.deadline_ms - self._clock()) / 1000))
         moved = await self._warmer.warm(move.subject, move.worker, move.tokens, timeout_s)
-        return MoveEnded(move.move, round(moved * move.size_bytes / move.tokens) if move.tokens else 0)
+        return MoveEnded(move.move, round(moved * move.size_bytes / max(1, move.tokens - move.start)))
 
     async def _hold(self, move: Hold) -> Ticket | None:
         """The root of a lease's task. Without it the job goes on, and what lies there may be evicted before its turn."""

@@ -19,12 +19,13 @@ RESTORE = {Tier.L2: Link(0.05, 50_000.0), Tier.L3: Link(0.1, 60_000.0)}
 
 @dataclass
 class World:
-    """The view, to be changed by tests. Worker `w1` runs on node `n1`."""
+    """The view, to be changed by tests. Worker `w1` runs on node `n1`, unless `node_of` says otherwise."""
 
     link_bytes_per_ms: float = 10_000.0
     extents: dict[str, tuple[Extent, ...]] = field(default_factory=dict)
     prompts: dict[str, int] = field(default_factory=dict)
     chosen: dict[str, str] = field(default_factory=dict)  # subject -> number of the worker that the cost model names
+    node_of: dict[str, str] = field(default_factory=dict)  # by worker number
     queue_ms: dict[str, float] = field(default_factory=dict)  # by worker number
     demand: dict[Path, float] = field(default_factory=dict)
     waiting: set[Path] = field(default_factory=set)
@@ -53,7 +54,7 @@ class World:
         number = worker.worker_id[1:] if worker is not None else self.chosen[subject]
         return Target(
             WorkerKey(f"w{number}"),
-            f"n{number}",
+            self.node_of.get(number, f"n{number}"),
             self.prompts[subject],
             sum(extent.tokens for extent in self.extents[subject]) // PAGE * PAGE,
             self.extents[subject],

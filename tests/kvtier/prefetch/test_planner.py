@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from prefetch_world import Drive, World
 
-from costmodel.values import WorkerKey
+from costmodel.values import Tier, WorkerKey
 from kvtier.prefetch import events as ev
 from kvtier.prefetch.destination import Forecast
 from kvtier.prefetch.events import FailReason, GoneReason, Trigger
@@ -470,6 +470,60 @@ def test_a_restarted_engine_keeps_its_node_s_l3() -> None:
     run.tell(ev.EngineRestarted(W1))
     assert only_job(run).state is JobState.READY
     assert run.holds
+
+
+def test_a_restarted_engine_is_warmed_again() -> None:
+    world = World(warmable=True)
+    world.remote("t", TOKENS)
+    run = drive(world)
+    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
+    arrive(run)
+    (move,) = run.warms
+    run.tell(ev.MoveEnded(move, run.warms.pop(move).size_bytes))
+    assert not run.warms
+    run.tell(ev.EngineRestarted(W1))
+    assert [(warm.start, warm.tokens) for warm in run.warms.values()] == [(0, TOKENS)]
+    tally = run.planner.tallies[Trigger.EXPLICIT]
+    assert (tally.warmed_bytes, tally.warm_wasted_bytes) == (1_600_000, 1_600_000), "it is gone with the engine"
+
+
+def test_what_is_left_when_its_source_dies_is_warmed_at_once() -> None:
+    world = World(warmable=True)
+    world.remote("t", TOKENS)
+    run = drive(world, chunk_bytes=800_000, link_inflight_bytes=800_000)
+    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
+    arrive(run)
+    world.extents["t"] = (Extent(0, 800, (Place("n1", Tier.L3),)), Extent(800, 800, (Place("n2", Tier.L3),)))
+    world.lost.add("n2")
+    run.tell(ev.NodeLost("n2"))
+    assert (only_job(run).state, only_job(run).held_tokens) == (JobState.READY, 800)
+    assert [(warm.start, warm.tokens) for warm in run.warms.values()] == [(0, 800)]
+
+
+@pytest.mark.parametrize(("told", "counted"), [(-1, 0), (10, 10), (1 << 60, 800_000)])
+def test_an_engine_brings_up_no_more_than_it_was_asked_for(told: int, counted: int) -> None:
+    world = World(warmable=True)
+    world.remote("t", TOKENS)
+    run = drive(world, warm_window_tokens=800)
+    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
+    arrive(run)
+    (move,) = run.warms
+    assert (run.warms[move].start, run.warms[move].size_bytes) == (0, 800_000)
+    del run.warms[move]
+    run.tell(ev.MoveEnded(move, told))
+    assert [(warm.start, warm.tokens, warm.size_bytes) for warm in run.warms.values()] == [(800, TOKENS, 800_000)]
+    assert run.planner.tallies[Trigger.EXPLICIT].warmed_bytes == counted
+
+
+def test_the_lease_of_a_turn_that_comes_at_the_last_moment_outlasts_its_wait() -> None:
+    run = drive()
+    run.world.remote("t", TOKENS)
+    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
+    arrive(run)
+    job, held_ms = only_job(run), run.now_ms
+    run.now_ms = job.expires_ms - 1.0
+    run.tell(ev.Sent("t", W1))
+    assert run.now_ms < job.expires_ms <= held_ms + run.holds[job.id].ttl_ms
 
 
 def test_the_threads_of_a_draining_worker_move_hottest_first() -> None:

@@ -13,7 +13,7 @@ from prefetch_world import PAGE, Drive, World
 from costmodel.values import Tier, WorkerKey
 from kvtier.prefetch import events as ev
 from kvtier.prefetch.events import FailReason, GoneReason, Trigger
-from kvtier.prefetch.job import Job, JobState
+from kvtier.prefetch.job import Job, JobState, Order
 from kvtier.prefetch.moves import Hold, Release, Stage
 from kvtier.prefetch.params import Mode, PrefetchParams
 from kvtier.prefetch.planner import Planner
@@ -38,7 +38,7 @@ PARAMS = PrefetchParams(
 NODES = ("n1", "n2", "n3")
 SUBJECTS = tuple(f"t{i}" for i in range(6))
 subjects = st.sampled_from((*SUBJECTS, "unknown"))
-numbers = st.sampled_from("123")
+numbers = st.sampled_from("1234")  # the last on the node of the first
 paths = st.builds(Path, st.sampled_from(NODES), st.sampled_from(NODES))
 extents = st.lists(
     st.tuples(
@@ -54,7 +54,7 @@ extents = st.lists(
 class PlannerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(warmable=True)
+        self.world = World(warmable=True, node_of={"4": "n1"})
         self.planner = Planner(PARAMS)
         self.drive = Drive(self.planner, self.world)
         self.ended: dict[int, JobState] = {}
@@ -199,7 +199,7 @@ class PlannerMachine(RuleBasedStateMachine):
         self.tell(ev.ScaledOut(worker) if out else ev.Drained(worker))
 
     @precondition(lambda self: self.drive.stages or self.drive.warms)
-    @rule(data=st.data(), share=st.floats(0, 1))
+    @rule(data=st.data(), share=st.floats(-1, 2))
     def move_ends(self, data: st.DataObject, share: float) -> None:
         move = data.draw(st.sampled_from(sorted((*self.drive.stages, *self.drive.warms))))
         told = self.drive.stages.pop(move, None) or self.drive.warms.pop(move)
@@ -300,8 +300,30 @@ class PlannerMachine(RuleBasedStateMachine):
         assert all(stage.job in jobs for stage in self.drive.stages.values())
         assert all(warm.job in jobs for warm in self.drive.warms.values())
         assert all(jobs[move.job].state is JobState.FETCHING for move in self.drive.stages.values())
-        workers = Counter(warm.worker for warm in self.drive.warms.values())
-        assert all(count == 1 for count in workers.values())
+        idle = (warm.worker for warm in self.drive.warms.values() if not jobs[warm.job].sent)
+        assert all(count == 1 for count in Counter(idle).values())
+
+    @invariant()
+    def links_are_waited_for_in_order(self) -> None:
+        first: dict[Path, Order] = {}
+        for job in self.planner.board.active.values():
+            for copy in job.pending:
+                first[copy.path] = min(first.get(copy.path, job.order), job.order)
+        assert dict(self.planner.board.waiting.first()) == first
+
+    @invariant()
+    def nothing_is_forgotten(self) -> None:
+        """Every job is looked at when it expires or may be warmed."""
+        jobs = self.planner.board.active.values()
+        due = [job.expires_ms for job in jobs]
+        due += [
+            max(job.warm_at_ms, self.drive.now_ms)
+            for job in jobs
+            if job.state is JobState.READY and job.warm_at_ms is not None and job.warm_move is None
+            if job.warmed_tokens < job.warm_tokens
+        ]
+        following = self.planner.next_ms
+        assert not due or (following is not None and following <= min(due))
 
     @invariant()
     def ends_are_final_and_counted(self) -> None:
@@ -315,6 +337,7 @@ class PlannerMachine(RuleBasedStateMachine):
                 job.moved_bytes for job in self.planner.board.active.values() if self.planner.tallies[job.trigger] is tally
             )
             assert tally.useful_bytes + tally.wasted_bytes + moving == tally.moved_bytes
+            assert 0 <= tally.warm_wasted_bytes <= tally.warmed_bytes
 
     def _remembered(self) -> list[Job]:
         return [job for job_id in range(1, self.planner.new_job()) if (job := self.planner.job(job_id)) is not None]
