@@ -1,8 +1,15 @@
-"""The fleet changes: the threads likeliest to return leave a draining worker, or come to a new one, before their turns do."""
+"""The fleet changes: the threads likeliest to return leave a draining worker, or come to a new one, before their turns do.
+
+They are ranked at once and weighed a few at a time, since each asks the cost model, and turns wait meanwhile.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
+from itertools import islice
+
+import msgspec
 
 from costmodel.values import WorkerKey
 from kvtier.prefetch.benefit import Odds
@@ -17,60 +24,87 @@ from kvtier.prefetch.reentry import ReentryModel
 from kvtier.prefetch.view import View
 from kvtier.prefetch.watches import Watch, Watches
 
+_AT_ONCE = 16
+_RANKED = 2  # times the threads that may move: those that were last heard of
+
+
+class Hot(msgspec.Struct, frozen=True, gc=False):
+    """`to`: it moves only if it would now be sent there; None: wherever it would be sent."""
+
+    trigger: Trigger
+    thread: str
+    idle_since_ms: float | None
+    chance: float
+    to: WorkerKey | None
+
 
 class HotThreads:
-    """Both calls answer with the jobs that they began."""
-
     def __init__(self, board: Board, opening: Opening, model: ReentryModel, destinations: DestinationModel) -> None:
         self._board = board
         self._opening = opening
         self._model = model
         self._destinations = destinations
+        self._next: deque[Hot] = deque()
 
-    def drained(self, worker: WorkerKey, watches: Watches, view: View, now_ms: float) -> list[Job]:
+    @property
+    def waiting(self) -> bool:
+        """Some are still to be weighed."""
+        return bool(self._next)
+
+    def drained(self, worker: WorkerKey, watches: Watches, now_ms: float) -> None:
         """What was on its way there is planned anew."""
         meant = [job for job in self._board.active.values() if job.worker == worker and not job.sent]
         for job in meant:
             self._board.end(job, JobState.CANCELLED)
         subjects = {job.subject for job in meant}
-        found = [watch for watch in watches if watch.worker == worker or watch.thread in subjects]
-        return self._move(Trigger.DRAIN, found, None, view, now_ms)
+        found = (watch for watch in reversed(watches) if watch.worker == worker or watch.thread in subjects)
+        self._rank(Trigger.DRAIN, found, None, now_ms)
 
-    def scaled_out(self, worker: WorkerKey, watches: Watches, view: View, now_ms: float) -> list[Job]:
-        idle = [watch for watch in watches if watch.idle_since_ms is not None]
-        return self._move(Trigger.SCALE_OUT, idle, worker, view, now_ms)
+    def scaled_out(self, worker: WorkerKey, watches: Watches, now_ms: float) -> None:
+        idle = (watch for watch in reversed(watches) if watch.idle_since_ms is not None)
+        self._rank(Trigger.SCALE_OUT, idle, worker, now_ms)
 
-    def _move(self, trigger: Trigger, watches: Iterable[Watch], to: WorkerKey | None, view: View, now_ms: float) -> list[Job]:
-        """The likeliest first, as many as may; `to`: only those that would now be sent there."""
-        params = self._board.params
-        if params.mode is Mode.OFF or trigger not in params.triggers:
-            return []
-        chances = [(self._chance(watch, params.drain_window_ms, now_ms), watch) for watch in watches]
-        chances.sort(key=lambda pair: -pair[0])
+    def advance(self, watches: Watches, view: View, now_ms: float) -> list[Job]:
+        """Weigh the next few. The jobs that were begun."""
         jobs = []
-        for chance, watch in chances[: params.drain_threads]:
-            if chance < params.min_probability:
-                break
-            if self._board.of_subject(watch.thread) is None:
-                job = self._begin(trigger, watch, to, chance, view, now_ms)
+        for hot in [self._next.popleft() for _ in range(min(_AT_ONCE, len(self._next)))]:
+            watch = watches.get(hot.thread)
+            if watch is not None and watch.idle_since_ms == hot.idle_since_ms and self._may_begin(hot):
+                job = self._begin(hot, watch, view, now_ms)
                 jobs += [job] if job is not None else []
         return jobs
 
-    def _begin(
-        self, trigger: Trigger, watch: Watch, to: WorkerKey | None, chance: float, view: View, now_ms: float
-    ) -> Job | None:
-        target = view.target(watch.thread, None)
-        if target is None or (to is not None and target.worker != to):
+    def _may_begin(self, hot: Hot) -> bool:
+        return self._wanted(hot.trigger) and self._board.of_subject(hot.thread) is None
+
+    def _wanted(self, trigger: Trigger) -> bool:
+        params = self._board.params
+        return params.mode is not Mode.OFF and trigger in params.triggers
+
+    def _rank(self, trigger: Trigger, watches: Iterable[Watch], to: WorkerKey | None, now_ms: float) -> None:
+        """The likeliest first, as many as may. `watches`: last heard of first."""
+        if not self._wanted(trigger):
+            return
+        params = self._board.params
+        lately = list(islice(watches, _RANKED * params.drain_threads))
+        hot = [Hot(trigger, each.thread, each.idle_since_ms, self._chance(each, now_ms), to) for each in reversed(lately)]
+        hot.sort(key=lambda each: -each.chance)
+        self._next += [each for each in hot[: params.drain_threads] if each.chance >= params.min_probability]
+
+    def _begin(self, hot: Hot, watch: Watch, view: View, now_ms: float) -> Job | None:
+        target = view.target(hot.thread, None)
+        if target is None or (hot.to is not None and target.worker != hot.to):
             return None
         layout = lay_out(target, view)
         margin = target.margin_ms + layout.saved_by_stage_ms
-        here = self._destinations.odds(target.pool, margin, moves=target.worker != watch.worker)
-        if not layout.copies or chance * here < self._board.params.min_probability:
+        odds = Odds(hot.chance, 0.0, self._destinations.odds(target.pool, margin, moves=target.worker != watch.worker))
+        if not layout.copies or odds.used < self._board.params.min_probability:
             return None
         until = now_ms + self._board.params.drain_window_ms
-        return self._opening.begin(Plan(watch.thread, trigger, layout, Odds(chance, 0.0, here), until, until), view, now_ms)
+        return self._opening.begin(Plan(hot.thread, hot.trigger, layout, odds, until, until), view, now_ms)
 
-    def _chance(self, watch: Watch, window_ms: float, now_ms: float) -> float:
-        """A running turn's thread is taken for one that has just begun to idle."""
+    def _chance(self, watch: Watch, now_ms: float) -> float:
+        """That it returns while it matters. A running turn's thread is taken for one that has just begun to idle."""
         elapsed = 0.0 if watch.idle_since_ms is None else now_ms - watch.idle_since_ms
-        return self._model.survival(watch.thread, watch.tool, watch.client).within(elapsed, window_ms)
+        survival = self._model.survival(watch.thread, watch.tool, watch.client)
+        return survival.within(elapsed, self._board.params.drain_window_ms)

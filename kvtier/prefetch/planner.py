@@ -34,6 +34,8 @@ from kvtier.prefetch.warming import Warming
 from kvtier.prefetch.watches import RESUMED_TOOL, Watch, Watches
 
 _PUMP = 0  # the timer key of waiting chunks; jobs go by their ids, threads by their names
+_HOT = -1  # of threads that are to be weighed because the fleet has changed
+_HOT_PAUSE_MS = 1.0  # between a few of them and the next
 _GROWTH = 2.0  # a thread that was looked at in vain is looked at again after so many times its gap
 _DEADLINE_SHARE = 0.25  # a job should be ready before more than this share of the threads like it are back
 
@@ -118,6 +120,8 @@ class Planner:
         for key in self._timers.due(now_ms):
             if isinstance(key, str):
                 self._thread_is_due(key, view, now_ms)
+            elif key == _HOT:
+                self._hot_are_due(view, now_ms)
             elif key != _PUMP:
                 self._job_is_due(key, now_ms)
         if self._board.active:
@@ -161,9 +165,11 @@ class Planner:
             case ev.Resumed():
                 self._resumed(event, view, now_ms)
             case ev.Drained():
-                self._follow_all(self._hot.drained(event.worker, self._watches, view, now_ms))
+                self._hot.drained(event.worker, self._watches, now_ms)
+                self._timers.set(_HOT, now_ms)
             case ev.ScaledOut():
-                self._follow_all(self._hot.scaled_out(event.worker, self._watches, view, now_ms))
+                self._hot.scaled_out(event.worker, self._watches, now_ms)
+                self._timers.set(_HOT, now_ms)
             case ev.NodeLost():
                 board.node_lost(event.node, now_ms)
             case ev.EngineRestarted():
@@ -329,6 +335,11 @@ class Planner:
             self._await(watch, now_ms, least_ms=_GROWTH * (now_ms - watch.idle_since_ms))
         else:
             self._consider(watch, view, now_ms)
+
+    def _hot_are_due(self, view: View, now_ms: float) -> None:
+        self._follow_all(self._hot.advance(self._watches, view, now_ms))
+        if self._hot.waiting:
+            self._timers.set(_HOT, now_ms + _HOT_PAUSE_MS)
 
     def _consider(self, watch: Watch, view: View, now_ms: float) -> None:
         """Weigh one idle thread's return."""

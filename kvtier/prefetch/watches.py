@@ -37,8 +37,9 @@ class Watches:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def __iter__(self) -> Iterator[Watch]:
-        return iter(self._watches.values())
+    def __reversed__(self) -> Iterator[Watch]:
+        """Those last heard of first."""
+        return reversed(self._watches.values())
 
     def get(self, thread: str) -> Watch | None:
         return self._watches.get(thread)

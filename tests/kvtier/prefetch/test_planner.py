@@ -539,6 +539,25 @@ def test_the_threads_of_a_draining_worker_move_hottest_first() -> None:
     assert jobs == dict.fromkeys(("tool", "running"), Trigger.DRAIN)
 
 
+def test_a_few_threads_of_a_draining_worker_are_weighed_at_a_time() -> None:
+    run = drive()
+    threads = [f"t{number}" for number in range(40)]
+    for thread in threads:
+        run.world.remote(thread, TOKENS, "n2")
+        run.tell(ev.Ended(thread, W2, "bash", "cli"))
+    run.tell(ev.Sent("t7", W1))
+    run.world.asked = 0
+    run.tell(ev.Drained(W2))
+    assert 0 < run.world.asked <= 16
+    run.tell(ev.Sent("t39", W1))  # it has left by itself
+    while run.now_ms < 10.0 and run.planner.next_ms is not None:
+        run.now_ms, run.world.asked = run.planner.next_ms, 0
+        run.tell(ev.Tick())
+        assert run.world.asked <= 16
+    moved = {job.subject for job in run.planner.board.active.values() if job.trigger is Trigger.DRAIN}
+    assert moved == set(threads) - {"t7", "t39"}
+
+
 def test_what_was_on_its_way_to_a_draining_worker_goes_elsewhere() -> None:
     run = drive()
     run.world.remote("t", TOKENS, "n3")
