@@ -11,6 +11,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from traceback import clear_frames
 
 from kvtier.wire.frames import HEADER_BYTES, Header, pack_frame, unpack_header
 
@@ -112,7 +113,7 @@ class FrameStream:
         except BlockingIOError as error:
             raise StreamClosed(f"the other side stopped in the middle of a frame for {stall_s:g} s") from error
         except OSError as error:
-            raise StreamClosed(f"connection lost: {error.strerror}") from error
+            raise _lost(error) from error
         if not got:
             raise StreamClosed("the other side has closed the connection")
         return got
@@ -141,4 +142,11 @@ class FrameStream:
             self.abort()
             raise StreamClosed(f"the other side took nothing for {self._stall_s:g} s") from error
         except OSError as error:
-            raise StreamClosed(f"connection lost: {error.strerror}") from error
+            raise _lost(error) from error
+
+
+def _lost(error: OSError) -> StreamClosed:
+    """Of an error that asyncio's future keeps, whose frames keep that future and the caller's memory: a circle that would hold
+    the memory until garbage is collected."""
+    clear_frames(error.__traceback__)
+    return StreamClosed(f"connection lost: {error.strerror}")

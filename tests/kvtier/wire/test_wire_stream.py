@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -98,6 +100,58 @@ def tcp() -> Iterator[tuple[socket.socket, socket.socket]]:
         theirs, _ = listener.accept()
     with ours, theirs:
         yield ours, theirs
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Only what nothing refers to goes: what is in a circle stays."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_peer_that_resets_leaves_nobody_with_the_memory_that_was_received_into(
+    tcp: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, memory = FrameStream(tcp[0], LONG_S), bytearray(1 << 20)
+    with memoryview(memory) as target:
+        receiving = asyncio.create_task(ours.take_into(target))
+        tcp[1].sendall(b"x")
+        await received(memory)
+        reset(tcp[1])
+        with pytest.raises(StreamClosed, match="reset"):
+            await receiving
+    del receiving
+    await asyncio.sleep(0)  # the loop has let go of it as well
+    memory.clear()  # BufferError where a view of it is left
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_peer_that_resets_leaves_nobody_with_the_memory_that_was_sent_from(
+    tcp: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, memory = FrameStream(tcp[0], LONG_S), bytearray(64 << 20)
+    with memoryview(memory) as payload:
+        sending = asyncio.create_task(ours.send(1, b"", [payload]))
+        await asyncio.get_running_loop().run_in_executor(None, tcp[1].recv, 1)
+        reset(tcp[1])
+        with pytest.raises(StreamClosed, match="lost"):
+            await sending
+    del sending
+    await asyncio.sleep(0)
+    memory.clear()
+
+
+async def received(memory: bytearray) -> None:
+    async with asyncio.timeout(LONG_S):
+        while not memory[0]:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0)
 
 
 async def test_each_byte_of_a_payload_is_seen_once_and_in_order(tcp: tuple[socket.socket, socket.socket]) -> None:
