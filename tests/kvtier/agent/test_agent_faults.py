@@ -29,7 +29,7 @@ async def apart(folder: Path, connect: Connect, mischief: Mischief) -> AsyncIter
             yield far, near, wired
             await eventually(lambda: not len(near.agent.store.tiering.writes), "no claim is left")
         await eventually(lambda: not far.agent.store.running_leases, "no lease is left")
-        assert near.held == far.held == 0
+        await eventually(lambda: near.held == far.held == 0, "nothing is held")
 
 
 async def stages(near: Node, peer: wire.Peer, deadline_ms: float = 5000) -> list[wire.Staging]:

@@ -295,7 +295,8 @@ async def test_a_gateway_that_closes_takes_everything_back(tmp_path: Path) -> No
         await stage.gateway.prefetch.close()
         for agent in stage.agents.values():
             await until(lambda agent=agent: not agent.stager._tasks, "stages over")
-            assert (agent.numbers()["leases"], agent.numbers()["pinned_bytes"]) == (0, 0)
+            for number in ("leases", "pinned_bytes"):
+                await until(lambda agent=agent, number=number: not agent.numbers()[number], f"{number} given back")
 
 
 async def test_an_agent_that_was_restarted_has_lost_what_lay_ready_there(tmp_path: Path) -> None:
