@@ -113,8 +113,7 @@ class Executor:
         begun_ms, target = self._clock(), move.path.target
         try:
             left_ms = max(0.0, move.deadline_ms - begun_ms)
-            budget_bytes = move.size_bytes if self._size_is_known(move) else 0
-            order = self._agents.stage(pages, target, move.path.source, left_ms, budget_bytes, _STAGE_HOLD_MS)
+            order = self._agents.stage(pages, target, move.path.source, left_ms, _STAGE_HOLD_MS)
             progress = await self._until_staged(move, await self._ordered(order))
         except AgentFault as fault:
             if fault.reason is FailReason.NODE_LOST and fault.node:
@@ -129,11 +128,6 @@ class Executor:
             return MoveEnded(move.move, moved)
         reason = _REASONS.get(progress.state, FailReason.TRANSFER)
         return MoveFailed(move.move, reason, moved, progress.ready_pages * pages.page_tokens)
-
-    def _size_is_known(self, move: Stage) -> bool:
-        """A size that is only believed must not cut a stage short."""
-        prompt = self._subjects.prompt(move.subject)
-        return prompt is not None and self._kv_bytes.known(prompt.pool)
 
     def _learn(self, move: Stage, pages: Pages, progress: StageProgress) -> None:
         prompt = self._subjects.prompt(move.subject)

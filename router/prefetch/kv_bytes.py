@@ -21,10 +21,6 @@ class KvBytes:
         told = self._told.get(pool.name)
         return max(told) if told else pool.config.hardware.kv_bytes_per_token
 
-    def known(self, pool: Pool) -> bool:
-        """Agents have told."""
-        return pool.name in self._told
-
     def staged(self, pool: Pool, tokens: int, moved_bytes: int) -> None:
         if tokens > 0 and moved_bytes > 0:
             self._told[pool.name].append(moved_bytes / tokens)

@@ -78,9 +78,7 @@ class StageProgress(msgspec.Struct, frozen=True):
 class NodeAgents(Protocol):
     """Raises `AgentFault`."""
 
-    async def stage(
-        self, pages: Pages, node: str, source: str, deadline_ms: float, budget_bytes: int, hold_ms: float
-    ) -> Ticket:
+    async def stage(self, pages: Pages, node: str, source: str, deadline_ms: float, hold_ms: float) -> Ticket:
         """Bring pages into `node`'s DRAM, from `source` where that is another node, else from its own SSD."""
         ...
 
@@ -103,14 +101,12 @@ class LinkedAgents:
         self._links = links
         self._spaces: dict[str, tuple[PageSpace, ...]] = {}
 
-    async def stage(
-        self, pages: Pages, node: str, source: str, deadline_ms: float, budget_bytes: int, hold_ms: float
-    ) -> Ticket:
+    async def stage(self, pages: Pages, node: str, source: str, deadline_ms: float, hold_ms: float) -> Ticket:
         sources = [] if source == node else [self._peer(source)]
         link, spaces = await self._shards(pages, node, source)
 
         async def begin(shard: int) -> int:
-            order = wire.Stage(shard, pages.digests, sources, deadline_ms, budget_bytes, hold_ms)
+            order = wire.Stage(shard, pages.digests, sources, deadline_ms, hold_ms=hold_ms)
             return (await _ask(node, link, order, wire.Staging)).stage
 
         numbers = iter(await self._all(node, link, chain.from_iterable(spaces), begin, wire.CancelStage))

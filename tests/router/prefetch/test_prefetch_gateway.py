@@ -78,6 +78,17 @@ async def test_bytes_are_counted_as_agents_tell_them(tmp_path: Path) -> None:
         assert planned == [100.0, PAGE_BYTES / PAGE]
 
 
+async def test_what_was_planned_by_a_wrong_size_comes_whole(tmp_path: Path) -> None:
+    """The first of four transfers tells how large pages are; the others were planned by then."""
+    at_once = 100 * 10 * PAGE
+    by_hand = {"warm": False, "triggers": ["explicit"], "chunk_bytes": at_once, "link_inflight_bytes": at_once}
+    async with prefetch_stage(tmp_path, token_bytes=100.0, prefetch=by_hand) as stage:
+        digests = await stage.put("b", IDS)
+        asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
+        ready = await stage.until_state(asked["id"], "ready", "failed")
+        assert (ready["state"], ready["ready_tokens"], stage.leading("a", digests)) == ("ready", len(IDS), 40)
+
+
 async def test_a_prompt_that_nobody_has_is_told_as_such(tmp_path: Path) -> None:
     async with prefetch_stage(tmp_path) as stage:
         asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
