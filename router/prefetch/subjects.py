@@ -109,10 +109,12 @@ class Subjects:
         thread = self._threads.get(subject)
         if thread is None or not len(thread.blocks):
             return b""
-        key = (subject, len(thread.blocks))
+        key = (subject, thread.blocks[-1])  # an id says what lies before it as well
         whole = self._digests.get(key)
         if whole is None:
             whole = await self._make(thread)
+            if not whole:
+                return b""
             self._digests[key] = whole
             while len(self._digests) > _REMEMBERED_DIGESTS:
                 self._digests.popitem(last=False)
