@@ -1,14 +1,15 @@
 """Drives the planner in real time: what happens to turns and workers goes in, moves come out, and one timer wakes it.
 
-Hooks only append to a queue; the queue is worked off in a step of the loop of its own, so that no turn waits for a plan. One
-task looks at workers and agents every so often. Switched off, hooks return at once and nothing runs.
+Hooks only append to a queue; the queue is worked off in a step of the loop of its own, so that no turn waits for a plan.
+Workers are looked at every so often, and so is each agent. Switched off, hooks return at once and nothing runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -41,6 +42,7 @@ _LOOK_S = 1.0
 _MAX_SIBLINGS = 8  # threads of a session that lives again that are prepared for at once
 _CLIENT_CHARS = 32
 _SOME_TOOL = "@tool"
+_Look = Callable[[], Awaitable[None]]
 _TOOL_REASONS = frozenset(("tool_calls", "tool_use", "function_call"))
 
 
@@ -80,18 +82,19 @@ class Prefetcher:
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = float("inf")
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: list[asyncio.Task[None]] = []
         self._states: dict[WorkerKey, WorkerState] = {}
         self._lives: dict[str, int] = {}  # epochs of agents: another one has none of our leases
         self._released: Callable[[WorkerKey], None] = _nobody_waits
 
     def start(self) -> None:
-        self._looking = asyncio.create_task(self._look(), name="prefetch look")
+        looks: list[_Look] = [self._look_at_fleet, *(partial(self._look_at_agent, node) for node in self._nodes)]
+        self._looking = [asyncio.create_task(self._every_so_often(look), name="prefetch look") for look in looks]
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        for looking in self._looking:
+            looking.cancel()
+        await asyncio.gather(*self._looking, return_exceptions=True)
         if self._timer is not None:
             self._timer.cancel()
         await self.executor.close()
@@ -236,16 +239,19 @@ class Prefetcher:
 
     # workers and agents
 
-    async def _look(self) -> None:
+    async def _every_so_often(self, look: _Look) -> None:
+        """The root of a task: an agent that does not answer keeps nobody from looking at the others."""
         while True:
             try:
-                self._look_at_workers()
-                self._look_too()
-                await self._look_at_agents()
+                await look()
             except Exception:  # noqa: BLE001  the root of this task
                 self.crashes += 1
                 _log.exception("prefetch_crashed", planned="looking at workers and agents")
             await asyncio.sleep(_LOOK_S)
+
+    async def _look_at_fleet(self) -> None:
+        self._look_at_workers()
+        self._look_too()
 
     def _look_at_workers(self) -> None:
         """Draining workers and new ones are seen here, engines that came back empty, and workers that were taken out."""
@@ -265,17 +271,16 @@ class Prefetcher:
         elif now is WorkerState.READY:
             self.tell(ev.ScaledOut(key))
 
-    async def _look_at_agents(self) -> None:
-        for node in self._nodes:
-            try:
-                look = await self._agents.look(node)
-            except AgentFault as fault:
-                self._lost(node, str(fault))
-            else:
-                if self._lives.setdefault(node, look.epoch) != look.epoch:
-                    self._lost(node, "it was restarted")
-                self._lives[node] = look.epoch
-                self._links.told(node, look.free_bytes, look.stage_bytes)
+    async def _look_at_agent(self, node: str) -> None:
+        try:
+            look = await self._agents.look(node)
+        except AgentFault as fault:
+            self._lost(node, str(fault))
+            return
+        if self._lives.setdefault(node, look.epoch) != look.epoch:
+            self._lost(node, "it was restarted")
+        self._lives[node] = look.epoch
+        self._links.told(node, look.free_bytes, look.stage_bytes)
 
     def _lost(self, node: str, fault: str) -> None:
         if self._links.lost(node):
