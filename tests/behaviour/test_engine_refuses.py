@@ -7,6 +7,8 @@ from fake_engine import Script
 from gateway_stage import PLAIN, Stage, StageMaker
 from raw_client import Call, End
 
+from router.clock import system_clock
+
 pytestmark = pytest.mark.slow
 
 BAD_REQUEST = Script(status=400)
@@ -112,7 +114,8 @@ async def test_one_bad_prefill_worker_is_not_noticed(pd: Stage) -> None:
 
 async def test_a_worker_that_fails_often_rests(make_stage: StageMaker) -> None:
     """The breaker: after five failures a worker is left alone; one trial after `open_s` brings it back."""
-    stage = await make_stage(PLAIN, workers=2, breaker={"open_s": 0.05})
+    skipped_ms = 0.0
+    stage = await make_stage(PLAIN, workers=2, clock=lambda: system_clock() + skipped_ms, breaker={"open_s": 3600})
     stage.script(stage.replying[:1], FAILS)
     bad = stage.gateway.fleet.workers[0]
     while bad.takes_turns(stage.gateway.clock()):
@@ -120,6 +123,7 @@ async def test_a_worker_that_fails_often_rests(make_stage: StageMaker) -> None:
         assert len(stage.replying[0].calls) <= 5
     assert len(stage.replying[0].calls) == 5
     stage.script(stage.replying[:1], Script())
+    skipped_ms = 3_600_000.0
     served = len(stage.replying[0].calls)
     while len(stage.replying[0].calls) == served:
         assert (await stage.ask()).status == 200

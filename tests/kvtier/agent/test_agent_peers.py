@@ -99,7 +99,7 @@ async def test_a_peer_whose_page_rots_sends_nothing_wrong(tmp_path: Path, connec
 
 
 async def test_an_absent_peer_is_no_miss_and_costs_no_claims(tmp_path: Path, connect: Connect) -> None:
-    async with node(config_of(tmp_path, "near"), connect) as near:
+    async with node(config_of(tmp_path, "near", links={"backoff_ms": 3_600_000}), connect) as near:
         nobody = wire.Peer("far", "127.0.0.1", 1)
         for failures in (1, 2):
             staged = await near.stage(range(4), nobody)

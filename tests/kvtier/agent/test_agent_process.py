@@ -181,7 +181,7 @@ def test_a_killed_client_holds_nothing(tmp_path: Path, connect: Connect) -> None
 
 def test_an_agent_that_hangs_costs_no_more_than_the_deadline(tmp_path: Path, connect: Connect) -> None:
     config = config_of(tmp_path)
-    client = connect(config, settings=ClientSettings(connect_s=5, look_s=0.2, get_s=0.2, put_s=0.2, retry_s=30))
+    client = connect(config, settings=ClientSettings(connect_s=5, look_s=1, get_s=1, put_s=5, retry_s=3600))
     with agent_process(config, tmp_path) as agent:
         assert put(client, [1]) == [True]
         agent.process.send_signal(signal.SIGSTOP)

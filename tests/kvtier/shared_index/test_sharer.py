@@ -110,7 +110,7 @@ async def test_a_redis_that_hangs_costs_one_deadline(own_server: RedisServer) ->
     link = RedisLink(settings, lambda: time.monotonic() * 1000)
     side = Side(RedisIndexStore(link, settings, "x", os.urandom), lambda: 0.0)
     try:
-        await side.learns(P0, CHAIN)
+        side.index.assume(P0, CHAIN, Tier.L1, 0.0)
         own_server.stop_answering()
         assert await side.knows(CHAIN) == {P0: len(CHAIN)}, "what it knows itself it goes on knowing"
         assert side.sharer.counters.recalls_failed == 1
