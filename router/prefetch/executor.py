@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any
 
 import structlog
@@ -49,7 +50,7 @@ class Executor:
         self._clock = clock
         self._moves: dict[int, asyncio.Task[None]] = {}
         self._leases: dict[int, asyncio.Task[Ticket | None]] = {}
-        self._courtesies: set[asyncio.Task[None]] = set()
+        self._parting: set[asyncio.Task[None]] = set()  # moves that were taken back, and what agents are told of that
         self.crashes = 0
         self.leases_refused = 0
 
@@ -69,13 +70,14 @@ class Executor:
     def execute(self, moves: Iterable[Move]) -> None:
         for move in moves:
             if isinstance(move, Stage):
-                self._start(move.move, self._stage(move))
+                self._start(move.move, partial(self._stage, move))
             elif isinstance(move, Warm):
-                self._start(move.move, self._warm(move))
+                self._start(move.move, partial(self._warm, move))
             elif isinstance(move, CancelMove):
                 task = self._moves.pop(move.move, None)
                 if task is not None:
                     task.cancel()
+                    self._see_off(task)
             elif isinstance(move, Hold):
                 self._leases[move.job] = asyncio.create_task(self._hold(move), name=f"prefetch lease of job {move.job}")
             else:
@@ -88,15 +90,16 @@ class Executor:
         await asyncio.gather(*self._moves.values(), return_exceptions=True)
         for job in list(self._leases):
             self._release(Release(job))
-        await asyncio.gather(*self._courtesies, return_exceptions=True)
+        while self._parting:
+            await asyncio.gather(*self._parting, return_exceptions=True)
 
-    def _start(self, move: int, work: Coroutine[Any, Any, Event]) -> None:
+    def _start(self, move: int, work: Callable[[], Awaitable[Event]]) -> None:
         self._moves[move] = asyncio.create_task(self._guard(move, work), name=f"prefetch move {move}")
 
-    async def _guard(self, move: int, work: Coroutine[Any, Any, Event]) -> None:
+    async def _guard(self, move: int, work: Callable[[], Awaitable[Event]]) -> None:
         """The root of a move's task. What was cancelled answers nothing."""
         try:
-            event = await work
+            event = await work()
         except AgentFault as fault:
             _log.debug("prefetch_move_failed", move=move, reason=fault.reason, fault=str(fault))
             event = MoveFailed(move, fault.reason)
@@ -197,9 +200,11 @@ class Executor:
             await undo(ticket)
 
     def _courtesy(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._courteous(work))
-        self._courtesies.add(task)
-        task.add_done_callback(self._courtesies.discard)
+        self._see_off(asyncio.create_task(self._courteous(work)))
+
+    def _see_off(self, task: asyncio.Task[None]) -> None:
+        self._parting.add(task)
+        task.add_done_callback(self._parting.discard)
 
     async def _courteous(self, work: Coroutine[Any, Any, None]) -> None:
         """The root of a courtesy's task: what an agent would find out by itself when its own deadlines pass."""
