@@ -122,7 +122,8 @@ async def test_a_source_that_is_gone_is_not_its_destination_s_fault(tmp_path: Pa
         peers["b"] = msgspec.structs.replace(peers["b"], port=1)
         asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
         failed = await stage.until_state(asked["id"], "failed", "ready")
-        assert (failed["state"], failed["reason"]) == ("failed", "node_lost")
+        assert failed["state"] == "failed"
+        assert failed["reason"] in ("node_lost", "no_copy"), "the second where its absence was noticed before"
         links = stage.gateway.prefetch.prefetcher._links
         assert (links.node("a").up, links.node("b").up) == (True, False)
         await nothing_left(stage)
@@ -381,10 +382,13 @@ async def test_a_warm_request_is_taken_back_at_its_engine(tmp_path: Path) -> Non
         engine = stage.engines[0]
         asked = await stage.ask(thread=thread)
         await until(lambda: engine.driver.rids, "warming")
+        (ledger,) = stage.gateway.fleet.find("u-a")[1].ranks
+        assert ledger.warming == 1, "or the engine's report would make it look busy"
         assert (await stage.look(asked["id"]))["state"] == "ready"
         assert (await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")).json()["state"] == "cancelled"
         await until(lambda: engine.journal.abort_calls, "told")
         await until(lambda: not engine.driver.rids, "stopped")
+        assert ledger.warming == 0
         await nothing_left(stage)
 
 
