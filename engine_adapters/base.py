@@ -76,6 +76,18 @@ class LoadReport(msgspec.Struct, frozen=True):
     transfer_bytes_per_ms: float | None = None
     transfer_latency_ms: float | None = None
 
+    def without(self, requests: int) -> LoadReport:
+        """As if so many were not there: first of those that wait, each with the mean of their uncached tokens, then of those
+        that run."""
+        waiting = max(0, self.waiting_requests - requests)
+        running = max(0, self.running_requests - max(0, requests - self.waiting_requests))
+        uncached = self.waiting_uncached_tokens
+        if uncached and self.waiting_requests:
+            uncached = uncached * waiting // self.waiting_requests
+        return msgspec.structs.replace(
+            self, running_requests=running, waiting_requests=waiting, waiting_uncached_tokens=uncached
+        )
+
 
 class EventBatch(msgspec.Struct, frozen=True):
     timestamp_s: float

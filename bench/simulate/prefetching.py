@@ -184,7 +184,9 @@ class Prefetching:
         elif isinstance(move, Warm):
             self._warm(move)
         elif isinstance(move, CancelMove) and move.move in self._warms:
-            self._engines.unwarm(*self._warms.pop(move.move))
+            worker, rid = self._warms.pop(move.move)
+            self._view.warming(worker, -1)
+            self._engines.unwarm(worker, rid)
 
     def _stage(self, move: Stage) -> None:
         known = self._subjects.get(move.subject)
@@ -204,10 +206,12 @@ class Prefetching:
             return
         rid = self._engines.warm(move.worker, pages, self._warmed(move))
         self._warms[move.move] = (move.worker, rid)
+        self._view.warming(move.worker, 1)
 
     def _warmed(self, move: Warm) -> Callable[[], None]:
         def ended() -> None:
-            self._warms.pop(move.move, None)
+            if self._warms.pop(move.move, None) is not None:
+                self._view.warming(move.worker, -1)
             self._later(self._agenda.now_ms, ev.MoveEnded(move.move, move.size_bytes))
 
         return ended

@@ -142,6 +142,13 @@ class View:
         if report.transfer_bytes_per_ms:
             worker.transfer.observe_rate(report.transfer_bytes_per_ms, report.transfer_latency_ms)
 
+    def warming(self, key: WorkerKey, by: int) -> None:
+        """So many more warm requests are at this worker, if it is still there."""
+        worker = self.workers.get(key)
+        if worker is not None:
+            worker.ledger.warming += by
+            worker.reports.warming += by
+
     def routed(self, pages: Sequence[int]) -> dict[WorkerKey, int]:
         """Leading tokens of this prompt that were sent to each worker before."""
         found = self._routed.leading(pages[_ROUTED_STRIDE - 1 :: _ROUTED_STRIDE])

@@ -72,6 +72,7 @@ class Ledger:
         "_turnover",
         "_uncached_tokens",
         "evicted_before_ms",
+        "warming",
     )
 
     def __init__(self) -> None:
@@ -93,6 +94,7 @@ class Ledger:
         self._turnover = Turnover()
         self._host: Turnover | None = None
         self.evicted_before_ms = 0.0  # prompts last served before this are taken for evicted
+        self.warming = 0  # warm requests of ours that are there: nobody's turns, which an engine's report counts all the same
 
     @property
     def inflight(self) -> int:
@@ -188,6 +190,8 @@ class Ledger:
         self.evicted_before_ms = max(self.evicted_before_ms, served_ms)
 
     def reported(self, report: LoadReport, now_ms: float) -> None:
+        if self.warming:
+            report = report.without(self.warming)
         self._report = report
         self._reported_ms = now_ms
         computed = report.prefill_uncached_tokens_total

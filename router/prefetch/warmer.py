@@ -1,5 +1,5 @@
-"""Sends warm requests to engines, one at a time a worker, and takes them back. They are nobody's turn: no ledger, no metrics of
-turns, no thread knows of them."""
+"""Sends warm requests to engines, one at a time a worker, and takes them back. They are nobody's turn: no metrics of turns, no
+thread knows of them, and a ledger only to leave them out of what its engine reports."""
 
 from __future__ import annotations
 
@@ -37,17 +37,20 @@ class Warmer:
         except GatewayError as error:
             raise AgentFault(FailReason.NO_WORKER, error.message) from error
         ranks = len(worker.keys)
-        room = fresh_room(self._rng, ranks, min(key.dp_rank, ranks - 1)) if worker.role is Role.PREFILL else None
+        at = min(key.dp_rank, ranks - 1)
+        room = fresh_room(self._rng, ranks, at) if worker.role is Role.PREFILL else None
         rid = pool.adapter.request_id("/generate", f"{self._rng.getrandbits(128):032x}")
         rank = key.dp_rank if ranks > 1 else None
         order = WarmOrder(rid, ids, tokens, worker.role, room, rank, self._subjects.cache_salt(subject))
-        finished = False
+        ledger, finished = worker.ranks[at], False
+        ledger.warming += 1
         try:
             warmed = await send_warm(self._http, worker.endpoint, order, timeout_s)
             finished = True
         except AdapterError as error:
             raise AgentFault(FailReason.REFUSED, str(error)) from error
         finally:
+            ledger.warming -= 1
             if not finished:
                 self._aborter.abort(worker, rid)
         return warmed.moved_tokens

@@ -19,6 +19,7 @@ from costmodel.hardware import HardwarePrior
 from costmodel.params import PolicyParams
 from costmodel.policies import CostPolicy
 from costmodel.values import Link, Role, Tier, WorkerKey
+from engine_adapters.base import LoadReport
 from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.emulator.model.request import Cached, EngineRequest
 from kvtier.index.events import BlockEvent
@@ -107,6 +108,22 @@ def test_a_warm_request_that_is_taken_back_computes_nothing() -> None:
     match = engines.models[B].cache.match(PAGES)
     assert (match.device_pages, match.host_pages) == (0, 32), "what was being read has come"
     assert engines.models[B].idle
+
+
+def test_what_an_engine_reports_of_warm_requests_is_no_load_of_its() -> None:
+    _, view, _ = computed_on_a()
+
+    def waiting() -> int:
+        view.heard_load(B, LoadReport(0, 0, 1, waiting_uncached_tokens=500), 0.0)
+        fleet = view.fleet(PAGES, 1024, {}, 0.0, new_thread=False)
+        return next(each.load.waiting_requests for each in fleet.prefills if each.worker == B)
+
+    view.warming(B, 1)
+    assert waiting() == 0
+    view.warming(B, -1)
+    assert waiting() == 1
+    view.lost(B)
+    view.warming(B, 1)
 
 
 def test_a_warm_request_is_gone_with_its_worker() -> None:

@@ -176,3 +176,19 @@ def test_a_prefill_that_nobody_tells_of_is_over_when_it_was_to_be() -> None:
     assert (load.queued_ms, load.queued_turns, load.queued_uncached_tokens) == (0.0, 0, 0.0)
     ledger.settle_prefill(1, 300)
     assert ledger.ahead(300).turns == 0
+
+
+def test_warm_requests_of_ours_are_no_load():
+    ledger = Ledger()
+    ledger.warming = 2
+    ledger.reported(LoadReport(0, 3, 3, waiting_uncached_tokens=9_000), 0)
+    load = ledger.load(0, 0.1)
+    assert (load.running_requests, load.waiting_requests, load.queued_uncached_tokens) == (3, 1, 3_000)
+    ledger.reported(LoadReport(0, 3, 1, waiting_uncached_tokens=9_000), 0)
+    load = ledger.load(0, 0.1)
+    assert (load.running_requests, load.waiting_requests, load.queued_uncached_tokens) == (2, 0, 0)
+    ledger.reported(LoadReport(0, 0, 0), 0)
+    assert ledger.load(0, 0.1).running_requests == 0, "a report that was made before they came"
+    ledger.warming = 0
+    ledger.reported(LoadReport(0, 3, 3, waiting_uncached_tokens=9_000), 0)
+    assert ledger.load(0, 0.1).waiting_requests == 3
