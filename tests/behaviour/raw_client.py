@@ -68,10 +68,10 @@ class Call:
                 assert await self._chunk(), f"the reply ended before {marker!r}: {self.body[-300:]!r}"
         return self
 
-    async def finish(self) -> Call:
+    async def finish(self, within_s: float = DEADLINE_S) -> Call:
         """Read to the end, however it comes."""
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(within_s):
                 await self._rest()
         except (ConnectionError, asyncio.IncompleteReadError):
             self.end = End.BROKEN

@@ -90,6 +90,7 @@ async def test_an_early_200_names_the_worker(make_stage: StageMaker) -> None:
     stage.script(stage.replying, Script(hang=True))
     call = await stage.send(stream=True)
     await call.until_body(FORMS[CHAT])
+    await until(stage.calls, "the engine has the request")
     busy = next(engine for engine in stage.replying if engine.calls)
     assert call.headers["x-loadback-worker"] == f"127.0.0.1:{busy.port}"
     await call.leave()

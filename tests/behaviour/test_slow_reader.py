@@ -27,7 +27,7 @@ async def test_slow_reader(stage: Stage) -> None:
     await until(lambda: engine.sent_bytes > EVENT_BYTES, "the engine has sent something")
     sent = await stalled(lambda: engine.sent_bytes)
     assert sent < BUFFERED_BYTES < EVENTS * EVENT_BYTES
-    await call.finish()
+    await call.finish(within_s=120.0)  # 32 MB in pieces of 16 KiB
     assert (call.status, call.end) == (200, End.CLEAN)
     assert call.body.count(b"data: ") == EVENTS + 1
     assert len(call.body) > EVENTS * EVENT_BYTES

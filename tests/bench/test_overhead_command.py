@@ -26,7 +26,7 @@ def test_unknown_words_are_refused(options: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_one_part_on_both_kinds_of_pool() -> None:
-    done = run("--only", "small", "--peers", "loadback,loadback_pd,direct", "--seconds", "0.5", "--rounds", "1", "--json")
+    done = run("--only", "small", "--peers", "loadback,loadback_pd,direct", "--seconds", "2", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     parts = json.loads(done.stdout.splitlines()[-1])
     assert list(parts) == ["small"]
