@@ -151,6 +151,12 @@ class Board:
         else:
             self.end(job, JobState.CANCELLED)
 
+    def late(self, job: Job) -> None:
+        """Its turn is sent, perhaps not for the first time: what has not come is late, once."""
+        late_bytes = max(job.late_bytes, job.planned_bytes - job.moved_bytes)
+        self.tallies[job.trigger].late_bytes += late_bytes - job.late_bytes
+        job.late_bytes = late_bytes
+
     def yield_link(self, path: Path, now_ms: float) -> None:
         """Demand waits for it: what is under way there is taken back and queued again."""
         self.budgets.rest(path, now_ms + self.params.retry_ms)
@@ -202,12 +208,14 @@ class Board:
             if cancel:
                 self.moves.append(CancelMove(move))
 
-    def engine_restarted(self, worker: WorkerKey) -> None:
-        """Its warm requests are gone with it; what lies in L3 is not."""
+    def engine_restarted(self, worker: WorkerKey, now_ms: float) -> None:
+        """Its warm requests are gone with it, and what they brought up; what lies in L3 is not."""
         for job in self.active.values():
             if job.worker == worker:
                 self.drop_warm(job, cancel=False)
                 self.lose_warmed(job)
+                if job.warm_at_ms is None and not job.sent:
+                    job.warm_at_ms = now_ms
                 self.just_changed.append(job)
 
     def lose_warmed(self, job: Job) -> None:

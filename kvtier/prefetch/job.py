@@ -59,6 +59,7 @@ class Job(msgspec.Struct):
     arrived_tokens: int = 0
     planned_bytes: int = 0
     moved_bytes: int = 0
+    late_bytes: int = 0
     reserved_bytes: int = 0  # of the destination's budget
     warm_tokens: int = 0  # to restore by warm requests; 0 = none
     warmed_tokens: int = 0  # so far

@@ -173,7 +173,7 @@ class Planner:
             case ev.NodeLost():
                 board.node_lost(event.node, now_ms)
             case ev.EngineRestarted():
-                board.engine_restarted(event.worker)
+                board.engine_restarted(event.worker, now_ms)
                 self._lines.clear(event.worker)
             case ev.DemandWaits():
                 board.yield_link(event.path, now_ms)
@@ -256,7 +256,7 @@ class Planner:
     def _turn_comes(self, job: Job, view: View, now_ms: float, *, waits: bool) -> None:
         """What is missing may still come while the turn queues; the rest is late. A warm request would only be in its way."""
         if job.fetching and not waits:
-            self._board.tallies[job.trigger].late_bytes += max(0, job.planned_bytes - job.moved_bytes)
+            self._board.late(job)
         job.sent, job.warm_at_ms = True, None
         job.expires_ms = max(job.expires_ms, now_ms + self._params.hold_ms)  # it may queue there
         self._follow(job)
@@ -462,8 +462,9 @@ class Planner:
             return
         if job.expires_ms <= now_ms:
             self._board.end(job, JobState.EXPIRED)
-        elif not self._warming.want(job):
-            self._timers.set(job_id, job.expires_ms)
+        else:
+            self._warming.want(job)
+            self._timers.set(job_id, job.expires_ms)  # even if nobody follows it when the view has raised
 
     def _pump(self, view: View, now_ms: float) -> None:
         self._warming.pump(view, now_ms)

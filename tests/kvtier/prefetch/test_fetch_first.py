@@ -84,3 +84,5 @@ def test_what_is_under_way_for_an_idle_thread_is_waited_for_as_well() -> None:
     drive.tell(ev.Held("t", W1))
     assert waits(drive)
     assert drive.planner.tallies[Trigger.DECISION].late_bytes == TOKENS * TOKEN_BYTES, "counted when it was sent, once"
+    drive.tell(ev.Sent("t", W1))
+    assert drive.planner.tallies[Trigger.DECISION].late_bytes == TOKENS * TOKEN_BYTES, "nor again when it is tried again"

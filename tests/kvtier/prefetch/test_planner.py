@@ -487,6 +487,22 @@ def test_a_restarted_engine_is_warmed_again() -> None:
     assert (tally.warmed_bytes, tally.warm_wasted_bytes) == (1_600_000, 1_600_000), "it is gone with the engine"
 
 
+def test_what_an_engine_was_warmed_with_when_it_died_is_warmed_when_it_is_back() -> None:
+    world = World(warmable=True)
+    world.remote("t", TOKENS)
+    run = drive(world)
+    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
+    arrive(run)
+    (move,) = run.warms
+    del run.warms[move]
+    run.tell(ev.MoveFailed(move, FailReason.REFUSED))
+    run.now_ms = 1_000.0
+    run.tell(ev.Tick())
+    assert not run.warms, "it refused"
+    run.tell(ev.EngineRestarted(W1))
+    assert [(warm.start, warm.tokens) for warm in run.warms.values()] == [(0, TOKENS)]
+
+
 def test_what_is_left_when_its_source_dies_is_warmed_at_once() -> None:
     world = World(warmable=True)
     world.remote("t", TOKENS)
