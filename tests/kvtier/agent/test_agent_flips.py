@@ -14,7 +14,7 @@ from agent_rig import SPACE, agent_here, config_of, digest
 
 from kvtier.agent.ssd_io import Wanted, read_pages
 from kvtier.client.engine_pages import EnginePages
-from kvtier.client.page_client import PageClient
+from kvtier.client.page_client import ClientSettings, PageClient
 from kvtier.page.checksum import page_checksum
 from kvtier.page.key import page_key
 from kvtier.page.kind import PageKind
@@ -25,6 +25,7 @@ from kvtier.ssd.segments import SsdSegments
 pytestmark = pytest.mark.slow
 
 PAGE_BYTES = 4096
+_UNHURRIED = ClientSettings(connect_s=60, look_s=60, get_s=60, put_s=60)  # hundreds of pages are reported in one get
 DRAM_FLIPS = 10_000
 SSD_FLIPS = 90_000
 PAGES = 500
@@ -38,7 +39,7 @@ async def test_in_dram(tmp_path: Path, connect: Callable[..., PageClient]) -> No
     pages, targets = (EnginePages.striped([(ctypes.addressof(buffer), PAGE_BYTES)], PAGES) for buffer in (source, target))
     digests = b"".join(digest(number) for number in range(PAGES))
     async with agent_here(config := config_of(tmp_path)) as agent:
-        client, space = connect(config), agent.store.meet(SPACE)
+        client, space = connect(config, settings=_UNHURRIED), agent.store.meet(SPACE)
         for _ in range(DRAM_FLIPS // PAGES):
             assert all(await asyncio.to_thread(client.put, digests, pages))
             for number in range(PAGES):

@@ -119,6 +119,7 @@ async def test_a_new_conversation_is_found_by_its_blocks_when_its_lineage_is_unk
     """As after a restart: the engines tell what they hold, the gateway has never seen the thread."""
     async with prompt_stage({"cold_deadline_ms": 2000.0}) as stage:
         first = await stage.turn({"messages": talk(8, lines=40)})
+        await all_held(stage, first)
         for _, thread in list(stage.gateway.threads._threads.items()):
             stage.gateway.threads._threads.pop(thread.id)
         stage.gateway.threads._owners.clear()
