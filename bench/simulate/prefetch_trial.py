@@ -1,8 +1,8 @@
 """What prefetch does to TTFT and throughput over several seeds, beside what chance alone does.
 
 A closed loop answers a change that means nothing with some percent of its slowest turns, so one seed tells nothing. Every seed
-is therefore run three times: without prefetch, with it, and without it but with pauses longer by a ten-thousandth and events
-later by as much. How far that third run is from the first is what chance does.
+is therefore run three times: without prefetch, with it, and without it but with pauses, lags and polls longer by a ten-thousandth.
+How far that third run is from the first is what chance does.
 """
 
 from __future__ import annotations
@@ -125,7 +125,5 @@ def _held(choice: Choice, seed: int) -> Experiment:
 
 def _stirred(experiment: Experiment) -> Experiment:
     settings = experiment.settings
-    stirred = msgspec.structs.replace(
-        settings, gap_factor=_STIRRED * settings.gap_factor, event_lag_ms=_STIRRED * settings.event_lag_ms
-    )
-    return msgspec.structs.replace(experiment, settings=stirred)
+    longer = {key: _STIRRED * getattr(settings, key) for key in ("gap_factor", "event_lag_ms", "load_poll_ms", "load_lag_ms")}
+    return msgspec.structs.replace(experiment, settings=msgspec.structs.replace(settings, **longer))
