@@ -1,8 +1,8 @@
 """What prefetch does to TTFT and throughput over several seeds, beside what chance alone does.
 
 A closed loop answers a change that means nothing with some percent of its slowest turns, so one seed tells nothing. Every seed
-is therefore run three times: without prefetch, with it, and without it but with pauses, lags and polls longer by a ten-thousandth.
-How far that third run is from the first is what chance does.
+is therefore run three times: without prefetch, with it, and without it but with pauses, lags and polls longer by a
+ten-thousandth. How far that third run is from the first is what chance does.
 """
 
 from __future__ import annotations
