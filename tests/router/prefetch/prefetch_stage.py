@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from emulated_site import DEADLINE_S, MODEL, MODEL_DIR, emulated_engine, gateway_client, until
 
+from costmodel.values import Tier
 from engine_adapters.emulator.model.params import EngineParams
 from engine_adapters.emulator.reply.plan import ReplyStyle
 from engine_adapters.emulator.worker.worker import Worker
@@ -84,6 +85,13 @@ class Stage:
         """Nodes that hold some of these blocks for some worker."""
         matches = self.gateway.fleet.pools["default"].blocks.match(hashes, 0.0)
         return {run.source for match in matches.values() for run in match.runs}
+
+    def tiers(self, thread: str) -> set[Tier]:
+        """Where its blocks lie for some worker, as the gateway has heard."""
+        known = self.gateway.threads.get(thread)
+        assert known is not None
+        matches = self.gateway.fleet.pools["default"].blocks.match(known.blocks, 0.0)
+        return {run.tier for match in matches.values() for run in match.runs}
 
     def leading(self, node: str, digests: bytes) -> int:
         """Pages in a node's DRAM."""

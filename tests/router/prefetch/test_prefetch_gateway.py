@@ -211,7 +211,7 @@ async def test_a_thread_s_pages_are_staged_where_it_will_be_sent(tmp_path: Path)
         assert digests == digests_of(ids)
         for engine in stage.engines:
             await engine.flush(1.0)
-        await until(lambda: _tiers(stage, thread) == {Tier.L3}, "flushed")
+        await until(lambda: stage.tiers(thread) == {Tier.L3}, "flushed")
         asked = await stage.ask(thread=thread, worker="u-a")
         ready = await stage.until_state(asked["id"], "ready", "failed")
         assert (ready["state"], ready["ready_tokens"]) == ("ready", len(digests) // 32 * PAGE)
@@ -258,13 +258,6 @@ async def test_an_agent_that_dies_fails_what_was_for_it(tmp_path: Path) -> None:
         assert (failed["state"], failed["reason"]) == ("failed", "node_lost")
         assert not prefetcher._links.node("a").up
         assert prefetcher.executor.running == 0
-
-
-def _tiers(stage: Stage, thread: str) -> set[Tier]:
-    known = stage.gateway.threads.get(thread)
-    assert known is not None
-    matches = stage.gateway.fleet.pools["default"].blocks.match(known.blocks, 0.0)
-    return {run.tier for match in matches.values() for run in match.runs}
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ from prefetch_stage import (
 )
 
 from bench.prefetch.slow_link import slow_link
+from costmodel.values import Tier
 from engine_adapters.emulator.model.params import EngineParams
 from kvtier.page.key import PageKeys
 from kvtier.prefetch.events import Trigger
@@ -379,6 +380,7 @@ async def test_a_warm_request_is_taken_back_at_its_engine(tmp_path: Path) -> Non
     async with prefetch_stage(tmp_path, nodes=("a",), params=slow, prefetch={"triggers": ["explicit"]}) as stage:
         thread = await turn(stage, talk("disks", 240))
         await turn(stage, talk("clouds", 400), "other")
+        await until(lambda: Tier.L2 in stage.tiers(thread), "displaced, and the gateway heard of it")
         engine = stage.engines[0]
         asked = await stage.ask(thread=thread)
         await until(lambda: engine.driver.rids, "warming")
