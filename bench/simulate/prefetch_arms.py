@@ -68,6 +68,14 @@ def prefetch_table(results: Mapping[str, Mapping[str, Any]]) -> Table:
     return table
 
 
+def moved_gb(figures: Mapping[str, Any]) -> tuple[float, float]:
+    """Of one run, by all triggers and in all ways; and what of that was for nothing."""
+    tallies = list((figures.get("prefetch") or {}).values())
+    moved = sum(_total(tallies, name) for name, _ in _KINDS)
+    wasted = sum(_total(tallies, name) for _, name in _KINDS)
+    return moved / _GB, wasted / _GB
+
+
 def _arm(experiment: Experiment, word: str) -> Experiment:
     settings = msgspec.structs.replace(experiment.settings, prefetch=triggers_of(word))
     return msgspec.structs.replace(experiment, settings=settings)

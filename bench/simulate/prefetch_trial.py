@@ -26,7 +26,7 @@ from bench.simulate.experiments import (
     scale_experiment,
     weka_experiment,
 )
-from bench.simulate.prefetch_arms import pooled, prefetch_arms
+from bench.simulate.prefetch_arms import moved_gb, pooled, prefetch_arms
 
 _CHANCE = "chance"
 ARMS = ("off", "on", _CHANCE)
@@ -74,7 +74,7 @@ def trials_of(names: Sequence[str]) -> dict[str, Trial]:
 
 
 def changes(results: Mapping[tuple[int, str], Mapping[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
-    """`results` by seed and arm. Per arm each measure seed by seed, and per other arm its change against off."""
+    """`results` by seed and arm. Each arm's measures seed by seed, the others' changes against off, and what was moved."""
     told: dict[str, Any] = {
         arm: {measure: [_value(results[seed, arm], measure) for seed in seeds] for measure in _MEASURES} for arm in ARMS
     }
@@ -83,21 +83,30 @@ def changes(results: Mapping[tuple[int, str], Mapping[str, Any]], seeds: Sequenc
             measure: [value / base - 1 for value, base in zip(told[arm][measure], told["off"][measure], strict=True)]
             for measure in _MEASURES
         }
-    return told
+    gb = [moved_gb(results[seed, "on"]) for seed in seeds]
+    return told | {"moved_gb": [moved for moved, _ in gb], "wasted_gb": [wasted for _, wasted in gb]}
 
 
 def trial_table(found: Mapping[str, Mapping[str, Any]], seeds: Sequence[int]) -> Table:
-    """A row a trace: seconds without prefetch, and in percent what prefetch and what chance change, with standard errors."""
+    """A row a trace: seconds without prefetch, in percent what prefetch and what chance change, with standard errors, and
+    what a run moved."""
     table = Table(title=f"prefetch against none, seeds {', '.join(map(str, seeds))}", title_justify="left")
     table.add_column("", no_wrap=True)
     table.add_column("off: TTFT p50 / p90 / p99, s", justify="right", no_wrap=True)
     for column in (*(f"{name}, %" for name in _MEASURES), *(f"chance {name}" for name in _MEASURES[:3])):
         table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("moved GB", justify="right", no_wrap=True)
     for name, told in found.items():
         seconds = " / ".join(f"{fmean(told['off'][measure]):.3f}" for measure in _MEASURES[:3])
         on = [_percent(told["on_change"][measure]) for measure in _MEASURES]
-        table.add_row(name, seconds, *on, *(_percent(told[f"{_CHANCE}_change"][measure]) for measure in _MEASURES[:3]))
+        chance = [_percent(told[f"{_CHANCE}_change"][measure]) for measure in _MEASURES[:3]]
+        table.add_row(name, seconds, *on, *chance, _moved(sum(told["moved_gb"]), sum(told["wasted_gb"]), len(seeds)))
     return table
+
+
+def _moved(moved: float, wasted: float, runs: int) -> str:
+    """A run's, and the share that was for nothing."""
+    return f"{moved / runs:,.0f}, {100 * wasted / moved:.0f} % in vain" if moved else "0"
 
 
 def _percent(values: Sequence[float]) -> str:

@@ -16,13 +16,15 @@ from kvtier.prefetch.events import Trigger
 from loadback.__main__ import build
 
 
-def figures(p50: float, p99: float) -> dict[str, Any]:
-    return {"ttft_s": {"p50": p50, "p90": 2 * p50, "p99": p99}, "tokens_per_s": 100.0}
+def figures(p50: float, p99: float, moved: float = 0.0) -> dict[str, Any]:
+    tally = {name: 0.0 for kind in ("", "warm_", "recall_") for name in (f"{kind}wasted_bytes",)}
+    tally |= {"moved_bytes": moved, "warmed_bytes": 0.0, "recalled_bytes": moved, "recall_wasted_bytes": moved / 2}
+    return {"ttft_s": {"p50": p50, "p90": 2 * p50, "p99": p99}, "tokens_per_s": 100.0, "prefetch": {"decision": tally}}
 
 
 def test_changes_are_against_the_same_seed() -> None:
     off = {(1, "off"): figures(1.0, 8.0), (2, "off"): figures(2.0, 10.0)}
-    on = {(1, "on"): figures(1.0, 10.0), (2, "on"): figures(1.5, 10.0)}
+    on = {(1, "on"): figures(1.0, 10.0), (2, "on"): figures(1.5, 10.0, 8e9)}
     chance = {(seed, "chance"): figures(1.0, 8.0) for seed in (1, 2)}
     told = changes(off | on | chance, [1, 2])
     assert told["off"]["p99"] == [8.0, 10.0]
@@ -34,6 +36,8 @@ def test_changes_are_against_the_same_seed() -> None:
     Console(file=shown, width=250).print(trial_table({"weka": told}, [1, 2]))
     assert "1.500 / 3.000 / 9.000" in shown.getvalue()
     assert "+12.5 ± 12.5" in shown.getvalue()
+    assert (told["moved_gb"], told["wasted_gb"]) == ([0.0, 16.0], [0.0, 4.0])
+    assert "8, 25 % in vain" in shown.getvalue()
 
 
 def test_one_seed_has_no_standard_error() -> None:
