@@ -9,6 +9,9 @@ import msgspec
 
 from costmodel.values import Role, WorkerKey
 
+LOST, JOINED = "p0@900", "p4@1200"
+"""What happens where nothing else is asked for."""
+
 _ROLES = {"p": Role.PREFILL, "d": Role.DECODE, "u": Role.UNIFIED}
 _CHANGE = re.compile(r"(?P<worker>(?P<role>[pdu])\d+)@(?P<at_s>\d+(\.\d+)?)")
 

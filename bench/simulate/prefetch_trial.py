@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from bench.simulate.churn import parse_changes
+from bench.simulate.churn import JOINED, LOST, parse_changes
 from bench.simulate.experiments import (
     Choice,
     Experiment,
@@ -31,7 +31,6 @@ from bench.simulate.prefetch_arms import moved_gb, pooled, prefetch_arms
 _CHANCE = "chance"
 ARMS = ("off", "on", _CHANCE)
 _MEASURES = ("p50", "p90", "p99", "tokens_per_s")
-_HELD = {"hold_ms": 2000.0}  # as the gateway holds turns back
 _STIRRED = 1.0001
 
 Build = Callable[[Choice, int], Experiment]
@@ -59,7 +58,9 @@ def trials() -> dict[str, Trial]:
         "churn": Trial(_on_pool(_churn), 1_500),
         "scale8": Trial(_on_pool(lambda choice, seed: scale_experiment(choice, seed, 8)), 1_800),
         "exp1": Trial(lambda choice, seed: exp1_experiments(choice, seed, "C")["C"], 3_600),
-        "exp1-held": Trial(_held, 3_600),
+        "exp1-held": Trial(
+            lambda choice, seed: exp1_experiments(choice, seed, "H")["H"], 3_600
+        ),  # C, as the gateway holds turns back
         "exp2": Trial(lambda choice, seed: exp2_experiments(choice, seed, "B")["B"], 1_200),
     }
 
@@ -124,12 +125,8 @@ def _on_pool(build: Build) -> Build:
 
 
 def _churn(choice: Choice, seed: int) -> Experiment:
-    lost, joined = parse_changes("p0@900", joins=False), parse_changes("p4@1200", joins=True)
+    lost, joined = parse_changes(LOST, joins=False), parse_changes(JOINED, joins=True)
     return weka_experiment(msgspec.structs.replace(choice, churn=lost + joined), seed, 128, name="churn")
-
-
-def _held(choice: Choice, seed: int) -> Experiment:
-    return exp1_experiments(msgspec.structs.replace(choice, assumed=_HELD), seed, "C")["C"]
 
 
 def _stirred(experiment: Experiment) -> Experiment:

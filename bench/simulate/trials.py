@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.simulate.ablation import ablation_table, build_ablation, deltas
-from bench.simulate.churn import parse_changes, require_known
+from bench.simulate.churn import JOINED, LOST, parse_changes, require_known
 from bench.simulate.console import compare, compare_arms, guards_of, one_of, run_shown, show, told_errors, words
 from bench.simulate.experiments import Choice, weka_experiment
 from bench.simulate.options import (
@@ -100,8 +100,8 @@ def _tried(name: str, trial: Trial, seeds: list[int], scale: float, jobs: int) -
 
 def churn(
     policies: Policies = _CHURN_POLICIES,
-    lose: Annotated[str, typer.Option(help="Workers that are lost, as in p1@900,d0@1000 (virtual seconds).")] = "p0@900",
-    join: Annotated[str, typer.Option(help="Workers that join with empty caches, as in p4@1200.")] = "p4@1200",
+    lose: Annotated[str, typer.Option(help="Workers that are lost, as in p1@900,d0@1000 (virtual seconds).")] = LOST,
+    join: Annotated[str, typer.Option(help="Workers that join with empty caches, as in p4@1200.")] = JOINED,
     concurrency: Annotated[int, typer.Option("--concurrency", "-k", min=1, help="Sessions open at once.")] = 128,
     seed: Seed = 1,
     as_json: AsJson = False,

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 from costmodel.values import Link, PrefillRates, Tier, WorkerKey
+from kvtier.prefetch import events as ev
 from kvtier.prefetch.events import Event
+from kvtier.prefetch.job import Job
 from kvtier.prefetch.moves import CancelMove, Hold, Move, Release, Stage, Warm
+from kvtier.prefetch.params import PrefetchParams
 from kvtier.prefetch.planner import Planner
 from kvtier.prefetch.view import Extent, LinkState, NodeState, Path, Place, Target
 
@@ -110,3 +113,19 @@ class Drive:
             elif isinstance(move, Release):
                 del self.holds[move.job]
         return moves
+
+
+def drive(world: World | None = None, **params: object) -> Drive:
+    return Drive(Planner(PrefetchParams(**params)), world or World())  # type: ignore[arg-type]
+
+
+def arrive(run: Drive) -> None:
+    """All that is on its way between nodes."""
+    for move in sorted(run.stages):
+        told = run.stages.pop(move)
+        run.tell(ev.MoveEnded(move, told.size_bytes))
+
+
+def only_job(run: Drive) -> Job:
+    (job,) = run.planner.board.active.values()
+    return job

@@ -6,7 +6,7 @@ from math import inf
 
 import msgspec
 import pytest
-from prefetch_world import Drive, World
+from prefetch_world import Drive, World, arrive, drive, only_job
 
 from costmodel.values import WorkerKey
 from kvtier.prefetch import events as ev
@@ -14,33 +14,17 @@ from kvtier.prefetch.destination import Forecast
 from kvtier.prefetch.events import FailReason, GoneReason, Trigger
 from kvtier.prefetch.job import FOLLOWERS, IllegalStep, Job, JobState
 from kvtier.prefetch.moves import CancelMove, Hold, Release, Stage
-from kvtier.prefetch.params import Mode, PrefetchParams
-from kvtier.prefetch.planner import Planner
+from kvtier.prefetch.params import Mode
 from kvtier.prefetch.view import Extent, Path, Place
 
 W1, W2, W3 = WorkerKey("w1"), WorkerKey("w2"), WorkerKey("w3")
 TOKENS = 1_600  # 1.6 MB, 800 ms of compute
 
 
-def drive(world: World | None = None, **params: object) -> Drive:
-    return Drive(Planner(PrefetchParams(**params)), world or World())  # type: ignore[arg-type]
-
-
 def idle(run: Drive, thread: str = "t", *, ms: float = 200.0, tool: str = "bash") -> None:
     run.tell(ev.Ended(thread, W2, tool, "cli"))
     run.now_ms += ms
     run.tell(ev.Tick())
-
-
-def arrive(run: Drive) -> None:
-    for move in sorted(run.stages):
-        told = run.stages.pop(move)
-        run.tell(ev.MoveEnded(move, told.size_bytes))
-
-
-def only_job(run: Drive) -> Job:
-    (job,) = run.planner.board.active.values()
-    return job
 
 
 def test_a_tool_s_return_is_prepared_leased_and_used() -> None:

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from prefetch_world import Drive, World
+from prefetch_world import Drive, World, arrive, drive, only_job
 
 from costmodel.values import Tier, WorkerKey
 from kvtier.prefetch import events as ev
 from kvtier.prefetch.events import FailReason, Trigger
-from kvtier.prefetch.job import Job, JobState
+from kvtier.prefetch.job import JobState
 from kvtier.prefetch.moves import Warm
-from kvtier.prefetch.params import PrefetchParams
-from kvtier.prefetch.planner import Planner
 from kvtier.prefetch.view import Extent, Place
 
 W1 = WorkerKey("w1")
 TOKENS = 1_600  # 1.6 MB
 
 
-def drive(world: World, **params: object) -> Drive:
-    return Drive(Planner(PrefetchParams(**params)), world)  # type: ignore[arg-type]
-
-
-def arrive(run: Drive) -> None:
-    for move in sorted(run.stages):
-        told = run.stages.pop(move)
-        run.tell(ev.MoveEnded(move, told.size_bytes))
-
-
-def only_job(run: Drive) -> Job:
-    (job,) = run.planner.board.active.values()
-    return job
+def staged(**params: object) -> Drive:
+    """An explicit call's pages have come to its node."""
+    world = World(warmable=True)
+    world.remote("t", TOKENS)
+    run = drive(world, **params)
+    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
+    arrive(run)
+    return run
 
 
 def test_warm_requests_go_in_windows_and_not_to_a_busy_engine() -> None:
@@ -76,11 +69,7 @@ def test_what_was_warmed_is_not_pushed_out_by_the_next() -> None:
 
 
 def test_a_restarted_engine_keeps_its_node_s_l3() -> None:
-    world = World(warmable=True)
-    world.remote("t", TOKENS)
-    run = drive(world)
-    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
-    arrive(run)
+    run = staged()
     run.tell(ev.Tick())
     assert [type(move) for move in run.warms.values()] == [Warm]
     run.warms.clear()
@@ -90,11 +79,7 @@ def test_a_restarted_engine_keeps_its_node_s_l3() -> None:
 
 
 def test_a_restarted_engine_is_warmed_again() -> None:
-    world = World(warmable=True)
-    world.remote("t", TOKENS)
-    run = drive(world)
-    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
-    arrive(run)
+    run = staged()
     (move,) = run.warms
     run.tell(ev.MoveEnded(move, run.warms.pop(move).size_bytes))
     assert not run.warms
@@ -105,11 +90,7 @@ def test_a_restarted_engine_is_warmed_again() -> None:
 
 
 def test_what_an_engine_was_warmed_with_when_it_died_is_warmed_when_it_is_back() -> None:
-    world = World(warmable=True)
-    world.remote("t", TOKENS)
-    run = drive(world)
-    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
-    arrive(run)
+    run = staged()
     (move,) = run.warms
     del run.warms[move]
     run.tell(ev.MoveFailed(move, FailReason.REFUSED))
@@ -121,13 +102,9 @@ def test_what_an_engine_was_warmed_with_when_it_died_is_warmed_when_it_is_back()
 
 
 def test_what_is_left_when_its_source_dies_is_warmed_at_once() -> None:
-    world = World(warmable=True)
-    world.remote("t", TOKENS)
-    run = drive(world, chunk_bytes=800_000, link_inflight_bytes=800_000)
-    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
-    arrive(run)
-    world.extents["t"] = (Extent(0, 800, (Place("n1", Tier.L3),)), Extent(800, 800, (Place("n2", Tier.L3),)))
-    world.lost.add("n2")
+    run = staged(chunk_bytes=800_000, link_inflight_bytes=800_000)
+    run.world.extents["t"] = (Extent(0, 800, (Place("n1", Tier.L3),)), Extent(800, 800, (Place("n2", Tier.L3),)))
+    run.world.lost.add("n2")
     run.tell(ev.NodeLost("n2"))
     assert (only_job(run).state, only_job(run).held_tokens) == (JobState.READY, 800)
     assert [(warm.start, warm.tokens) for warm in run.warms.values()] == [(0, 800)]
@@ -135,11 +112,7 @@ def test_what_is_left_when_its_source_dies_is_warmed_at_once() -> None:
 
 @pytest.mark.parametrize(("told", "counted"), [(-1, 0), (10, 10), (1 << 60, 800_000)])
 def test_an_engine_brings_up_no_more_than_it_was_asked_for(told: int, counted: int) -> None:
-    world = World(warmable=True)
-    world.remote("t", TOKENS)
-    run = drive(world, warm_window_tokens=800)
-    run.tell(ev.Asked(run.planner.new_job(), "t", deadline_ms=60_000.0))
-    arrive(run)
+    run = staged(warm_window_tokens=800)
     (move,) = run.warms
     assert (run.warms[move].start, run.warms[move].size_bytes) == (0, 800_000)
     del run.warms[move]

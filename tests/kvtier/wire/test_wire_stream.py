@@ -110,6 +110,11 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
+async def nobody_holds(memory: bytearray) -> None:
+    await asyncio.sleep(0)  # the loop has let go of it as well
+    memory.clear()  # BufferError where a view of it is left
+
+
 def reset(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     sock.close()
@@ -128,8 +133,7 @@ async def test_a_peer_that_resets_leaves_nobody_with_the_memory_that_was_receive
         with pytest.raises(StreamClosed, match="reset"):
             await receiving
     del receiving
-    await asyncio.sleep(0)  # the loop has let go of it as well
-    memory.clear()  # BufferError where a view of it is left
+    await nobody_holds(memory)
 
 
 @pytest.mark.usefixtures("uncollected")
@@ -144,8 +148,7 @@ async def test_a_peer_that_resets_leaves_nobody_with_the_memory_that_was_sent_fr
         with pytest.raises(StreamClosed, match="lost"):
             await sending
     del sending
-    await asyncio.sleep(0)
-    memory.clear()
+    await nobody_holds(memory)
 
 
 async def received(memory: bytearray) -> None:
