@@ -24,3 +24,11 @@ def test_help_is_the_header(script: Path) -> None:
     told = subprocess.run([script, "--help"], capture_output=True, text=True, check=True, timeout=10)
     assert header(script)
     assert told.stdout.splitlines() == header(script)
+
+
+def test_too_little_disk_is_told() -> None:
+    room = ROOT / "scripts" / "room"
+    told = subprocess.run([room, "1000000000000", ".venv-x"], capture_output=True, text=True, check=False, timeout=10)
+    assert told.returncode == 1
+    assert told.stderr.startswith(f".venv-x needs 1000000000000 MB of free disk in {ROOT}, and there are ")
+    subprocess.run([room, "0", ".venv-x"], check=True, timeout=10)
