@@ -79,7 +79,6 @@ class Sighting(msgspec.Struct, frozen=True):
     prefill_before: WorkerKey | None = None
     decode_before: WorkerKey | None = None
     placed_ms: float | None = None  # when it was sent there
-    reply_known: bool = False  # the part after the last request begins with the reply that this gateway relayed
     blocks: array[int] = array("q")  # block hashes of the thread's prompt so far, where a tokenizer is configured
     block_tokens: int = 0
     counted: bool = False  # an engine has counted this very prompt: `prompt_tokens` is no estimate

@@ -17,10 +17,9 @@ from costmodel.values import WorkerKey
 from engine_adapters.base import ReplyFacts
 from router.body.scan import Scanner
 from router.body.scanned import Scanned
-from router.threads.canon import canonical_message
 from router.threads.estimate import Estimator, blend
 from router.threads.keys import ThreadHints
-from router.threads.lineage import MAX_POSITIONS, State, Tracer, link, signed
+from router.threads.lineage import MAX_POSITIONS, State, Tracer
 from router.threads.match import Match, Prompt, recent, recognise
 from router.threads.sighting import Kind, Sighting, TokenCounts
 from router.threads.thread import Group, Thread
@@ -64,16 +63,16 @@ class ThreadStore:
         thread = match.thread
         if thread is None:
             thread = self._begin(prompt, match, hints, scanned.model, now_ms)
-            idle_ms, reply_known = 0.0, False
+            idle_ms = 0.0
         else:
             idle_ms = max(now_ms - thread.seen_ms, 0.0)
-            reply_known = self._go_on(thread, prompt, match.kind, now_ms)
+            self._go_on(thread, prompt, match.kind, now_ms)
             thread.epoch = hints.epoch
             if thread.key is None and hints.key is not None:
                 thread.key = hints.key  # a client has named its thread at last
                 self._lead_to(thread, hints.key)
         self._evict(thread)
-        return self._sighting(thread, match, prompt, scanned, idle_ms, reply_known)
+        return self._sighting(thread, match, prompt, scanned, idle_ms)
 
     def look(self, scanned: Scanned[State], hints: ThreadHints, now_ms: float) -> Sighting:
         """What `observe` would say, without remembering the request."""
@@ -81,7 +80,7 @@ class ThreadStore:
         match = recognise(prompt, hints, self._groups.get(hints.key or ""), self._resume_gap_ms, now_ms)
         thread = match.thread or self._named(prompt, match, hints, scanned.model, now_ms)
         idle_ms = max(now_ms - thread.seen_ms, 0.0)
-        return self._sighting(thread, match, prompt, scanned, idle_ms, False)
+        return self._sighting(thread, match, prompt, scanned, idle_ms)
 
     def committed(self, thread_id: str, prefill: WorkerKey, decode: WorkerKey, now_ms: float) -> None:
         """The thread's request was sent to these workers (the same one twice where prefill and decode are not apart)."""
@@ -89,9 +88,8 @@ class ThreadStore:
         if thread is not None:
             thread.prefill, thread.decode, thread.placed_ms = prefill, decode, now_ms
 
-    def finished(self, seen: Sighting, facts: ReplyFacts, now_ms: float, reply_message: bytes | None = None) -> None:
-        """The reply to a request is complete. `reply_message`: its message as raw JSON, if at hand: the client's next request
-        will most likely hold it, so that its digest can be predicted."""
+    def finished(self, seen: Sighting, facts: ReplyFacts, now_ms: float) -> None:
+        """The reply to a request is complete."""
         thread = self._threads.get(seen.thread)
         if thread is None:
             return
@@ -101,8 +99,6 @@ class ThreadStore:
             thread.rates.learn_output(facts.completion_tokens)
         if facts.prompt_tokens > 0:
             _learn_prompt(thread, seen, facts.prompt_tokens)
-        if reply_message is not None:
-            thread.predicted = _predict(thread, reply_message)
 
     def extended(self, thread_id: str, blocks: array[int], block_tokens: int) -> None:
         """The thread's prompt was tokenised: these are its block hashes so far."""
@@ -153,25 +149,22 @@ class ThreadStore:
         owner = self._owners.get(digest)
         return owner if owner is not None and len(owner.digests) > position and owner.digests[position] == digest else None
 
-    def _go_on(self, thread: Thread, prompt: Prompt, kind: Kind, now_ms: float) -> bool:
-        """Extend a thread by a request. Whether the part after its last one begins with the predicted reply."""
-        fixed, digests = thread.fixed, prompt.digests
-        before = thread.cost_bytes
-        reply_known = len(digests) > fixed and digests[fixed] == thread.predicted
+    def _go_on(self, thread: Thread, prompt: Prompt, kind: Kind, now_ms: float) -> None:
+        """Extend a thread by a request."""
+        fixed, before = thread.fixed, thread.cost_bytes
         if kind is Kind.RETRY:
             thread.retries += 1
         else:
             self._disown(thread, fixed)
-            thread.digests, thread.sizes = digests, prompt.sizes
+            thread.digests, thread.sizes = prompt.digests, prompt.sizes
             self._own(thread, fixed)
             thread.fixed = prompt.fixed
-            thread.retries, thread.predicted, thread.counted = 0, None, False
+            thread.retries, thread.counted = 0, False
             thread.first_call = kind is Kind.RESUMED
         thread.seen_ms = now_ms
         thread.group.threads[thread.id] = thread.group.threads.pop(thread.id)
         self._threads.move_to_end(thread.id)
         self._bytes += thread.cost_bytes - before
-        return reply_known
 
     def _lead_to(self, thread: Thread, key: str) -> None:
         """Let a key lead to the thread's group, for as long as some thread that came by it is remembered."""
@@ -271,9 +264,7 @@ class ThreadStore:
             del thread.group.threads[thread.id]
             self._unlead(thread)
 
-    def _sighting(
-        self, thread: Thread, match: Match, prompt: Prompt, scanned: Scanned[State], idle_ms: float, reply_known: bool
-    ) -> Sighting:
+    def _sighting(self, thread: Thread, match: Match, prompt: Prompt, scanned: Scanned[State], idle_ms: float) -> Sighting:
         tokens = TokenCounts(prompt.sizes, thread.tokens_per_byte or thread.rates.tokens_per_byte)
         output = thread.output_tokens or thread.rates.output_tokens
         limit = scanned.max_output_tokens
@@ -296,7 +287,6 @@ class ThreadStore:
             thread.prefill,
             thread.decode,
             thread.placed_ms,
-            reply_known,
             thread.blocks,
             thread.block_tokens,
             match.kind is Kind.RETRY and thread.counted,
@@ -333,12 +323,3 @@ def _common_blocks(origin: Thread, prompt: Prompt) -> array[int]:
         return array("q")
     tokens = origin.sizes[common - 1] * (origin.tokens_per_byte or origin.rates.tokens_per_byte)
     return origin.blocks[: int(tokens) // origin.block_tokens]
-
-
-def _predict(thread: Thread, reply_message: bytes) -> int | None:
-    """The digest of the next position, if it is this message."""
-    form = canonical_message(reply_message)
-    if form is None:
-        return None
-    head = thread.digests[0] & _UNSIGNED
-    return signed(link((thread.digests[-1] & _UNSIGNED) ^ head, form) ^ head)

@@ -59,7 +59,6 @@ class Thread(msgspec.Struct, eq=False, gc=False):
     tokens_per_byte: float = 0.0  # measured on this thread; 0 = not yet
     counted: bool = False  # on its last request, and it gives that one's count
     output_tokens: float = 0.0  # moving average; 0 = none seen
-    predicted: int | None = None  # digest of the next position, if the client repeats the reply as it was
     blocks: array[int] = _NO_BLOCKS
     block_tokens: int = 0
 

@@ -259,16 +259,6 @@ def test_token_counts_are_a_sequence() -> None:
     assert list(tokens) == sorted(tokens)
 
 
-def test_a_repeated_reply_is_recognised() -> None:
-    desk = Desk()
-    first = see(desk, "a")
-    desk.store.finished(first, ReplyFacts(), 1.0, b'{"role":"assistant","content":"b","reasoning_content":null}')
-    assert see(desk, "a", "b", "c").reply_known
-    assert not see(desk, "a", "b", "c", "d", "e").reply_known
-    desk.store.finished(first, ReplyFacts(), 2.0, b'{"role":"assistant","content":"x"}')
-    assert not see(desk, "a", "b", "c", "d", "e", "f", "g").reply_known
-
-
 def test_blocks_are_kept_with_the_thread() -> None:
     desk = Desk()
     first = see(desk, "a")
