@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.simulate.lru import block_lru_hit
-from bench.simulate.traces import mooncake, weka
+from bench.simulate.traces import TraceError, mooncake, weka
 from bench.simulate.workload import Call, reply_pages
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
@@ -66,6 +66,31 @@ def test_mooncake_requests_that_continue_another_are_of_its_thread() -> None:
     long = [calls for calls in by_thread.values() if len(calls) > 1]
     assert long
     assert all(set(calls[0].pages()[1:]) & set(calls[1].pages()) for calls in long)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 1: Input data was truncated"),
+        ('{"id": "a", "requests": [{"t": 0}]}', "line 1: a call wants `in` above 0, a subagent `requests`"),
+        ('{"id": "a", "requests": [{"t": 0, "in": 64, "out": 1, "hr": [1]}]}', "line 1: `hr` wants a count"),
+        ('{"id": "a", "requests": [{"t": "now", "in": 64, "out": 1}]}', r"line 1: Expected `float`, got `str` - at"),
+        ("", "no call in it fits a worker's 1,000 tokens"),
+        ('{"id": "a", "requests": [{"t": 0, "in": 2000, "out": 1}]}', "no call in it fits a worker's 1,000 tokens"),
+    ],
+)
+def test_a_trace_of_ones_own_is_told_what_is_wrong_with_it(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text(line)
+    with pytest.raises(TraceError, match=f"mine.jsonl[,:] {said}"):
+        weka(path, context_tokens=1000)
+
+
+def test_what_is_no_xz_is_told_with_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl.xz"
+    path.write_text("{}")
+    with pytest.raises(TraceError, match=r"mine\.jsonl\.xz: Input format not supported"):
+        mooncake(path, kind="conversation", context_tokens=1000)
 
 
 @pytest.mark.slow
