@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from bench.simulate.experiments import Choice, Experiment, fork_experiment, mooncake_experiment, weka_experiment
+from bench.simulate.experiments import Choice, Experiment, fork_experiment, known_of, mooncake_experiment, weka_experiment
 from bench.simulate.runner import Run
 from costmodel.params import GUARDS, CostParams
 
@@ -51,12 +51,9 @@ def variants() -> dict[str, Choice]:
 
 def build_ablation(experiments: Sequence[str], seeds: Sequence[int], scale: float) -> list[AblationRun]:
     """Every variant in every experiment under every seed. Raises `ValueError` for an experiment that there is not."""
-    unknown = [name for name in experiments if name not in _EXPERIMENTS]
-    if unknown:
-        raise ValueError(f"--experiments knows no {', '.join(unknown)}: choose from {', '.join(_EXPERIMENTS)}")
     return [
         AblationRun(name, variant, seed, _run(name, choice, seed, scale))
-        for name in experiments
+        for name in known_of(experiments, _EXPERIMENTS, "--experiments")
         for variant, choice in variants().items()
         for seed in seeds
     ]

@@ -96,7 +96,7 @@ def exp2(
 def _choice(hardware: str, model: str, horizon_s: float, mfu: float, cost: str, hindsight: float, assume: str) -> Choice:
     """What both commands may change. Raises `ValueError` naming what is wrong."""
     guards, assumed = guards_of(cost), parse_assumed(assume)
-    return Choice("", hardware, model, 0, horizon_s, cost=guards, mfu=mfu, hindsight=hindsight, assumed=assumed)
+    return Choice("", hardware, model, horizon_s, cost=guards, mfu=mfu, hindsight=hindsight, assumed=assumed)
 
 
 def _arms(experiments: dict[str, Experiment], prefetch: str) -> dict[str, Experiment]:
@@ -125,6 +125,7 @@ def grid(
         for each, experiments in build_grid(Choice(horizon_s=horizon_s), seed, full, names):
             runs |= {f"{each.name} {label}": Run(experiment, policy, seed) for label, experiment in experiments.items()}
         results = run_shown(runs, jobs)
-        show(grid_table(results, names, f"exp1 grid, {horizon_s:,.0f} s, seed {seed}, {policy}"))
+        ran_s = next(iter(runs.values())).experiment.settings.horizon_s
+        show(grid_table(results, names, f"exp1 grid, {ran_s:,.0f} s, seed {seed}, {policy}"))
     if as_json:
         print(json.dumps({"experiment": "grid", "seed": seed, "policy": policy, "configs": results}), flush=True)

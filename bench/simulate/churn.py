@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -38,12 +38,24 @@ def parse_changes(text: str, *, joins: bool) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def require_known(workers: Iterable[WorkerKey], changes: Sequence[Change]) -> None:
-    """Raises `ValueError` for a worker that is lost without being there, or joins beside itself."""
-    there = set(workers)
+def require_known(workers: Mapping[WorkerKey, Role], changes: Sequence[Change], horizon_s: float) -> None:
+    """Raises `ValueError` for a worker that is lost without being there, is the last of its role, or joins beside itself, for
+    one of a role that the pool does not have, and for a change that no call would see."""
+    there = dict(workers)
+    roles = set(workers.values())
     for change in sorted(changes, key=lambda each: each.at_s):
         if change.joins == (change.worker in there):
             what = "joins, but is there already" if change.joins else "is lost, but is not there"
             names = ", ".join(sorted(worker.worker_id for worker in there))
             raise ValueError(f"{change.worker.worker_id} {what} at {change.at_s:g} s; there are {names}")
-        there ^= {change.worker}
+        if change.at_s >= horizon_s:
+            what = f"{change.worker.worker_id}@{change.at_s:g} comes after the last call"
+            raise ValueError(f"{what}: give a longer horizon than {horizon_s:g} s")
+        if change.role not in roles:
+            raise ValueError(f"{change.worker.worker_id} joins at {change.at_s:g} s a pool that has no {change.role} workers")
+        if change.joins:
+            there[change.worker] = change.role
+            continue
+        del there[change.worker]
+        if change.role not in there.values():
+            raise ValueError(f"no {change.role} worker is left when {change.worker.worker_id} is lost at {change.at_s:g} s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from bench.simulate.article import exp1, exp2, grid
 from bench.simulate.console import (
     compare,
     compare_arms,
+    compare_choice,
     guards_of,
     names_of,
     one_of,
@@ -20,6 +22,7 @@ from bench.simulate.console import (
     setup_of,
     show,
     told_errors,
+    words,
 )
 from bench.simulate.experiments import (
     Choice,
@@ -93,25 +96,9 @@ def weka(
       loadback sim weka --prefetch on,off,tool_call
     """
     with told_errors():
-        guards = guards_of(cost)
-        choice = Choice(
-            topology,
-            hardware,
-            model,
-            0,
-            horizon_s,
-            host_gb,
-            drain_share,
-            path,
-            guards,
-            hindsight=hindsight,
-            assumed=parse_assumed(assume),
-        )
+        choice = _choice(topology, hardware, model, horizon_s, host_gb, cost, hindsight, assume, drain_share, path)
         build = partial(weka_experiment, seed=seed, concurrency=concurrency)
-        if prefetch:
-            compare_arms({"": build}, choice, prefetch, one_of(policies), seed, jobs, as_json, out)
-        else:
-            compare(build(choice), policies, seed, jobs, as_json, out)
+        compare_choice(build, choice, policies, prefetch, seed, jobs, as_json, out)
 
 
 def mooncake(
@@ -144,25 +131,9 @@ def mooncake(
     if kind not in ("conversation", "synthetic"):
         raise typer.BadParameter(f"{kind!r} is neither conversation nor synthetic", param_hint="--kind")
     with told_errors():
-        guards = guards_of(cost)
-        choice = Choice(
-            topology,
-            hardware,
-            model,
-            0,
-            horizon_s,
-            host_gb,
-            drain_share,
-            path,
-            guards,
-            hindsight=hindsight,
-            assumed=parse_assumed(assume),
-        )
+        choice = _choice(topology, hardware, model, horizon_s, host_gb, cost, hindsight, assume, drain_share, path)
         build = partial(mooncake_experiment, seed=seed, kind=kind)
-        if prefetch:
-            compare_arms({"": build}, choice, prefetch, one_of(policies), seed, jobs, as_json, out)
-        else:
-            compare(build(choice), policies, seed, jobs, as_json, out)
+        compare_choice(build, choice, policies, prefetch, seed, jobs, as_json, out)
 
 
 def fork(
@@ -188,22 +159,9 @@ def fork(
       loadback sim fork --policies all --json
     """
     with told_errors():
-        choice = Choice(
-            topology,
-            hardware,
-            model,
-            0,
-            horizon_s,
-            host_gb,
-            cost=guards_of(cost),
-            hindsight=hindsight,
-            assumed=parse_assumed(assume),
-        )
+        choice = _choice(topology, hardware, model, horizon_s, host_gb, cost, hindsight, assume)
         build = partial(fork_experiment, seed=seed)
-        if prefetch:
-            compare_arms({"": build}, choice, prefetch, one_of(policies), seed, jobs, as_json, out)
-        else:
-            compare(build(choice), policies, seed, jobs, as_json, out)
+        compare_choice(build, choice, policies, prefetch, seed, jobs, as_json, out)
 
 
 def scale(
@@ -225,9 +183,7 @@ def scale(
 
       loadback sim scale --workers 8,64 --json
     """
-    sizes = [int(word) for word in workers.split(",") if word.strip().isdigit()]
-    if not sizes or min(sizes) < 2:
-        raise typer.BadParameter("give sizes from 2 on, as in 8,64,512", param_hint="--workers")
+    sizes = sizes_of(workers)
     with told_errors():
         choice = Choice(horizon_s=horizon_s, hindsight=hindsight, assumed=parse_assumed(assume))
         builds = {str(size): partial(scale_experiment, seed=seed, workers=size) for size in sizes}
@@ -237,6 +193,33 @@ def scale(
             compare(scale_experiment(choice, seed, *sizes), policies, seed, jobs, as_json, None)
         else:
             _by_size(builds, choice, names_of(policies), seed, jobs, as_json)
+
+
+def _choice(
+    topology: str,
+    hardware: str,
+    model: str,
+    horizon_s: float,
+    host_gb: float | None,
+    cost: str,
+    hindsight: float,
+    assume: str,
+    drain_share: float | None = None,
+    path: Path | None = None,
+) -> Choice:
+    """Raises `ValueError` naming what is wrong."""
+    guards, assumed = guards_of(cost), parse_assumed(assume)
+    return Choice(
+        topology, hardware, model, horizon_s, host_gb, drain_share, path, guards, hindsight=hindsight, assumed=assumed
+    )
+
+
+def sizes_of(text: str) -> list[int]:
+    """Raises `BadParameter` for what is no size of a pool of two equal halves."""
+    given = words(text)
+    if not given or not all(word.isdecimal() and int(word) >= 2 and int(word) % 2 == 0 for word in given):
+        raise typer.BadParameter(f"give even sizes from 2 on, as in 8,64,512, not {text!r}", param_hint="--workers")
+    return list(dict.fromkeys(map(int, given)))
 
 
 def _by_size(

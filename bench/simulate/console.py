@@ -23,7 +23,7 @@ from bench.simulate.report import turns_path, write_report
 from bench.simulate.runner import Run, RunFailed, run_all
 from bench.simulate.settings import ASSUMED, Settings
 from bench.simulate.table import result_table
-from costmodel.params import CostParams
+from costmodel.params import CostParams, Objective
 from costmodel.policies import REGISTRY
 from costmodel.values import Role
 from router.config.data_sheets import DataSheetError
@@ -46,6 +46,24 @@ def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json
     results = run_shown(runs, jobs)
     line = {"experiment": experiment.name, "seed": seed, "setup": setup_of(experiment), "policies": results}
     _tell(_title(experiment, seed), results, line, "policy", as_json, out)
+
+
+def compare_choice(
+    build: Callable[[Choice], Experiment],
+    choice: Choice,
+    policies: str,
+    prefetch: str,
+    seed: int,
+    jobs: int,
+    as_json: bool,
+    out: Path | None,
+    unsaid: str = "all",
+) -> None:
+    """The policies of one experiment, or one of them in every arm of `prefetch`."""
+    if prefetch:
+        compare_arms({"": build}, choice, prefetch, one_of(policies, unsaid), seed, jobs, as_json, out)
+    else:
+        compare(build(choice), policies, seed, jobs, as_json, out)
 
 
 def compare_arms(
@@ -85,9 +103,11 @@ def configurations(
 
 
 def _turns_file(out: Path | None, label: str) -> str:
+    """Raises `ExtraMissing` and `OSError` before anything was computed in vain."""
     if out is None:
         return ""
     require_extra()
+    out.mkdir(parents=True, exist_ok=True)
     return str(turns_path(out, label))
 
 
@@ -132,6 +152,15 @@ def run_shown(runs: Mapping[str, Run], jobs: int) -> dict[str, dict[str, Any]]:
         return run_all(runs, jobs or os.cpu_count() or 1, tell)
 
 
+def run_counted(runs: Mapping[str, Run], jobs: int) -> dict[str, dict[str, Any]]:
+    """As `run_shown`, for figures that are compared: raises `ValueError` where a run has counted no turn."""
+    results = run_shown(runs, jobs)
+    empty = [label for label, found in results.items() if not found["turns"]]
+    if empty:
+        raise ValueError(f"nothing was counted in {', '.join(empty)}: give a longer horizon (--scale)")
+    return results
+
+
 def _counting_nothing(runs: Mapping[str, Run]) -> Iterator[Settings]:
     for run in runs.values():
         settings = run.experiment.settings
@@ -149,7 +178,13 @@ def guards_of(text: str) -> CostParams:
     if unknown:
         known = ", ".join(field.name for field in msgspec.structs.fields(CostParams))
         raise ValueError(f"--cost knows no {', '.join(sorted(unknown))}: choose from {known}")
-    return msgspec.convert(given, CostParams, strict=False)
+    try:
+        params = msgspec.convert(given, CostParams, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"--cost: {error}") from error
+    if params.objective is Objective.SLO:
+        raise ValueError("--cost: no simulated turn has a deadline, so objective=slo would be e2e")
+    return params
 
 
 def words(text: str) -> list[str]:
@@ -162,7 +197,7 @@ def one_policy(policy: str) -> str:
     return policy
 
 
-def one_of(policies: str, unsaid: str = "all") -> str:
+def one_of(policies: str, unsaid: str) -> str:
     """The arms of prefetch are compared under one policy: `cost` where the command's own choice was left `unsaid`."""
     names = names_of("cost" if policies == unsaid else policies)
     if len(names) != 1:
@@ -175,6 +210,8 @@ def names_of(policies: str) -> list[str]:
     if policies.strip() == "all":
         return list(REGISTRY)
     names = words(policies)
+    if not names:
+        raise typer.BadParameter(f"give all or some of {', '.join(REGISTRY)}", param_hint="--policies")
     for name in names:
         if name not in REGISTRY:
             raise typer.BadParameter(f"{name!r} is none of {', '.join(REGISTRY)}", param_hint="--policies")

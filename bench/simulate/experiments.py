@@ -5,13 +5,15 @@ Where a published setting is unknown the figure is assumed and said so in docs/s
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from bench.simulate.churn import Change
+from bench.simulate.churn import Change, require_known
 from bench.simulate.clients import Rota
 from bench.simulate.cluster import Cluster, Engines, parse_topology
 from bench.simulate.generated import fork, programbench
@@ -23,6 +25,8 @@ from costmodel.roofline import Deployment, kv_tokens
 from kvtier.prefetch.events import Trigger
 from router.config.data_sheets import load_accelerator, load_model
 
+Named = TypeVar("Named")
+
 
 class Choice(msgspec.Struct, frozen=True):
     """What the command line may change about any experiment; empty or 0 keeps the experiment's own."""
@@ -30,7 +34,6 @@ class Choice(msgspec.Struct, frozen=True):
     topology: str = ""
     hardware: str = ""
     model: str = ""
-    concurrency: int = 0
     horizon_s: float = 0.0
     host_gb: float | None = None
     drain_share: float | None = None
@@ -42,12 +45,17 @@ class Choice(msgspec.Struct, frozen=True):
     predict: bool = True
     assumed: Mapping[str, float] = {}
 
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for an option that is not finite: no run would end, no memory hold it."""
+        for option, value in (("--horizon-s", self.horizon_s), ("--host-gb", self.host_gb or 0.0)):
+            if not math.isfinite(value):
+                raise ValueError(f"{option} wants a finite number, not {value}")
+
     def apply(self, settings: Settings) -> Settings:
         """What it changes whatever the experiment."""
         return msgspec.structs.replace(
             settings,
             horizon_s=self.horizon_s or settings.horizon_s,
-            concurrency=self.concurrency or settings.concurrency,
             drain_share=self.drain_share or settings.drain_share,
             churn=self.churn,
             hindsight_share=self.hindsight,
@@ -116,6 +124,15 @@ _H200 = Deployment(8, "fp8", "fp4", 1.0, memory_fraction=0.88, host_gb_per_accel
 _H100_PAIR = Deployment(2, "bf16", "bf16", 2.0, host_gb_per_accelerator=32, decode_context_tokens=12_000)
 
 
+def known_of(names: Sequence[str], known: Mapping[str, Named], option: str) -> dict[str, Named]:
+    """Those of `known` that a command line names. Raises `ValueError` where it names none, or one that there is not."""
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        what = f"knows no {', '.join(unknown)}" if unknown else "names nothing"
+        raise ValueError(f"{option} {what}: choose from {', '.join(known)}")
+    return {name: known[name] for name in names}
+
+
 def weka_experiment(choice: Choice, seed: int, concurrency: int, name: str = "weka") -> Experiment:
     """Recorded Claude Code sessions, closed loop. Decode workers must hold every session's context that is in flight."""
     large = concurrency > 64
@@ -123,6 +140,13 @@ def weka_experiment(choice: Choice, seed: int, concurrency: int, name: str = "we
     workload = weka(choice.path, context_tokens=_context(cluster))
     settings = Settings(horizon_s=3_600 if large else 7_200, warmup_s=600, concurrency=concurrency)
     return Experiment(name, workload, cluster, choice.apply(settings), PolicyParams(choice.cost))
+
+
+def churn_experiment(choice: Choice, seed: int, concurrency: int) -> Experiment:
+    """The same while workers are lost and join as `choice` says. Raises `ValueError` where they cannot."""
+    experiment = weka_experiment(choice, seed, concurrency, name="churn")
+    require_known(experiment.cluster.topology.roles(), choice.churn, experiment.settings.horizon_s)
+    return experiment
 
 
 def mooncake_experiment(choice: Choice, seed: int, kind: str) -> Experiment:
@@ -142,14 +166,14 @@ def fork_experiment(choice: Choice, seed: int) -> Experiment:
     return Experiment("fork", workload, cluster, settings, PolicyParams(choice.cost))
 
 
-def exp1_experiments(choice: Choice, seed: int, names: Sequence[str] = ()) -> dict[str, Experiment]:
+def exp1_experiments(choice: Choice, seed: int, names: Sequence[str]) -> dict[str, Experiment]:
     """The article's Experiment 1 by configuration: one prefill worker, 128 sessions."""
     machine = Machine("1P2D", "mi355x", "kimi-k2", _MI355X)
     settings = choice.apply(Settings(horizon_s=3_600, warmup_s=600, concurrency=128))
     return _configurations("exp1", machine, settings, choice, seed, _chosen(_EXP1, names))
 
 
-def exp2_experiments(choice: Choice, seed: int, names: Sequence[str] = ()) -> dict[str, Experiment]:
+def exp2_experiments(choice: Choice, seed: int, names: Sequence[str]) -> dict[str, Experiment]:
     """The article's Experiment 2 by configuration: two prefill workers, 64 of 128 sessions active, forced migration."""
     machine = Machine("2P1D", "mi355x", "kimi-k2", _MI355X)
     settings = Settings(
@@ -198,17 +222,14 @@ def _restoring(machine: Machine, choice: Choice, restore: Restore) -> Cluster:
 
 
 def _chosen(restores: Mapping[str, Restore], names: Sequence[str]) -> dict[str, Restore]:
-    unknown = [name for name in names if name not in restores]
-    if unknown:
-        raise ValueError(f"--configs knows no {', '.join(unknown)}: choose from {', '.join(restores)}")
-    return {name: restores[name] for name in (names or restores)}
+    return known_of(names, restores, "--configs")
 
 
 def scale_experiment(choice: Choice, seed: int, workers: int) -> Experiment:
     """ProgramBench-shaped sessions over pools of growing size, eight sessions a worker."""
     half = workers // 2
     cluster = _cluster(Machine(f"{half}P{half}D", "h200", "kimi-k2", _H200), choice)
-    concurrency = choice.concurrency or 8 * workers
+    concurrency = 8 * workers
     horizon_s = choice.horizon_s or {8: 1_800, 64: 600}.get(workers, 150)
     sessions = concurrency + concurrency // 2
     return Experiment(

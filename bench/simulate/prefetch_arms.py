@@ -27,13 +27,15 @@ def triggers_of(word: str) -> frozenset[Trigger]:
 
 def prefetch_arms(experiments: Mapping[str, Experiment], words: Sequence[str]) -> dict[str, Experiment]:
     """Every experiment in every arm. A label of "" leaves the word alone. Raises `ValueError`, also where no pool is shared."""
+    if not words:
+        raise ValueError(f"--prefetch names nothing: choose from on, off, {', '.join(Trigger)}")
     for word in words:
         triggers_of(word)
     without = [label for label, experiment in experiments.items() if not experiment.cluster.pool_pages]
     if without:
         pools = ",".join(label for label in experiments if label not in without)
         fix = f": give --configs {pools}" if pools else ""
-        raise ValueError(f"--prefetch wants a shared pool, and {', '.join(without)} has none{fix}")
+        raise ValueError(f"--prefetch wants a shared pool, and {', '.join(without) or '--host-gb 0'} has none{fix}")
     return {f"{label} {word}".strip(): _arm(each, word) for label, each in experiments.items() for word in words}
 
 

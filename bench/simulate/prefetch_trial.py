@@ -19,9 +19,11 @@ from bench.simulate.churn import JOINED, LOST, parse_changes
 from bench.simulate.experiments import (
     Choice,
     Experiment,
+    churn_experiment,
     exp1_experiments,
     exp2_experiments,
     fork_experiment,
+    known_of,
     mooncake_experiment,
     scale_experiment,
     weka_experiment,
@@ -57,21 +59,17 @@ def trials() -> dict[str, Trial]:
         "synthetic": Trial(_on_pool(lambda choice, seed: mooncake_experiment(choice, seed, "synthetic")), 900),
         "churn": Trial(_on_pool(_churn), 1_500),
         "scale8": Trial(_on_pool(lambda choice, seed: scale_experiment(choice, seed, 8)), 1_800),
-        "exp1": Trial(lambda choice, seed: exp1_experiments(choice, seed, "C")["C"], 3_600),
+        "exp1": Trial(lambda choice, seed: exp1_experiments(choice, seed, ["C"])["C"], 3_600),
         "exp1-held": Trial(
-            lambda choice, seed: exp1_experiments(choice, seed, "H")["H"], 3_600
+            lambda choice, seed: exp1_experiments(choice, seed, ["H"])["H"], 3_600
         ),  # C, as the gateway holds turns back
-        "exp2": Trial(lambda choice, seed: exp2_experiments(choice, seed, "B")["B"], 1_200),
+        "exp2": Trial(lambda choice, seed: exp2_experiments(choice, seed, ["B"])["B"], 1_200),
     }
 
 
 def trials_of(names: Sequence[str]) -> dict[str, Trial]:
     """Raises `ValueError` for one that there is not."""
-    known = trials()
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise ValueError(f"--experiments knows no {', '.join(unknown) or 'empty list'}: choose from {', '.join(known)}")
-    return {name: known[name] for name in names}
+    return known_of(names, trials(), "--experiments")
 
 
 def changes(results: Mapping[tuple[int, str], Mapping[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
@@ -125,8 +123,8 @@ def _on_pool(build: Build) -> Build:
 
 
 def _churn(choice: Choice, seed: int) -> Experiment:
-    lost, joined = parse_changes(LOST, joins=False), parse_changes(JOINED, joins=True)
-    return weka_experiment(msgspec.structs.replace(choice, churn=lost + joined), seed, 128, name="churn")
+    changes = parse_changes(LOST, joins=False) + parse_changes(JOINED, joins=True)
+    return churn_experiment(msgspec.structs.replace(choice, churn=changes), seed, 128)
 
 
 def _stirred(experiment: Experiment) -> Experiment:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from bench.simulate.churn import Change
@@ -35,17 +37,26 @@ class Settings(msgspec.Struct, frozen=True):
 
 ASSUMED = ("event_lag_ms", "load_poll_ms", "load_lag_ms", "prior_error", "resume_gap_s", "gap_factor", "hold_ms", "own_node")
 """What `--assume` may change."""
+_BOUNDS = {
+    "load_poll_ms": (1.0, math.inf),
+    "prior_error": (0.0, 1.0),
+}  # from 1 on a rate would be believed to be nothing, or less
 
 
 def parse_assumed(text: str) -> dict[str, float]:
     """`key=value` pairs. Raises `ValueError` naming what is wrong with them."""
-    found: dict[str, float] = {}
-    for word in text.replace(" ", "").split(","):
-        key, _, value = word.partition("=")
-        if word and key not in ASSUMED:
-            raise ValueError(f"--assume knows no {key!r}: choose from {', '.join(ASSUMED)}")
-        if word:
-            found[key] = float(value)
-    if any(value < 0 for value in found.values()) or found.get("load_poll_ms") == 0:
-        raise ValueError("--assume wants no negative values and a poll now and then")
-    return found
+    pairs = [word.partition("=") for word in text.replace(" ", "").split(",") if word]
+    return {key: _amount(key, value) for key, _, value in pairs}
+
+
+def _amount(key: str, text: str) -> float:
+    if key not in ASSUMED:
+        raise ValueError(f"--assume knows no {key!r}: choose from {', '.join(ASSUMED)}")
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"--assume wants a number for {key}, not {text!r}") from None
+    least, limit = _BOUNDS.get(key, (0.0, math.inf))
+    if not least <= value < limit:
+        raise ValueError(f"--assume wants {key} from {least:g} to below {limit:g}, not {text}")
+    return value

@@ -166,11 +166,11 @@ class Simulation:
         )
 
     def _plans(self) -> Iterator[SessionPlan]:
-        """The sessions in an order of the seed's, over and over; a repeated one is a new session with a new name."""
+        """The sessions in an order of the seed's, each once: a trace that began anew would repeat page numbers that are still
+        cached, and better fewer sessions than false hits."""
         order = list(self._workload.sessions)
         random.Random(f"{self._seed} clients").shuffle(order)
-        yield from order
-        # A trace that has run out would repeat page numbers that are still cached: better fewer sessions than false hits.
+        return iter(order)
 
     def _poll(self, key: WorkerKey, engine: EngineModel) -> None:
         if self._engines.models.get(key) is not engine:

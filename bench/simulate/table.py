@@ -49,8 +49,8 @@ def _cells(found: Mapping[str, Any], best_e2e: float, best_ttft: float) -> list[
         f"{ttft['p50']:.2f}",
         f"{ttft['p90']:.2f}",
         _bold(f"{ttft['p99']:.2f}", ttft["p99"] == best_ttft),
-        _seconds(found["first_call_ttft_s"]),
-        _seconds(found["later_call_ttft_s"]),
+        _decimals(found["first_call_ttft_s"], 2),
+        _decimals(found["later_call_ttft_s"], 2),
         _bold(f"{found['e2e_s']['p90']:.1f}", found["e2e_s"]["p90"] == best_e2e),
         f"{found['tokens_per_s']:,.0f}",
         _percent(found["hit"]),
@@ -58,7 +58,7 @@ def _cells(found: Mapping[str, Any], best_e2e: float, best_ttft: float) -> list[
         _percent(found["later_call_hit"]),
         "/".join(f"{tiers[tier] / 1e6:,.0f}" for tier in ("L1", "L2", "L3", "L4")),
         f"{moved:,.0f}",
-        f"{found['usd_per_million_tokens']:.3f}",
+        _decimals(found["usd_per_million_tokens"], 3),
         "-" if not found["regret_s"] else "/".join(f"{found['regret_s']['e2e'][key]:.2f}" for key in ("mean", "p50")),
     ]
 
@@ -67,8 +67,8 @@ def _bold(text: str, best: bool) -> str:
     return f"[bold]{text}[/bold]" if best else text
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _decimals(value: float | None, places: int) -> str:
+    return "-" if value is None else f"{value:.{places}f}"
 
 
 def _percent(share: float | None) -> str:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from bench.simulate.ablation import ablation_table, build_ablation, deltas
-from bench.simulate.churn import JOINED, LOST, parse_changes, require_known
-from bench.simulate.console import compare, compare_arms, guards_of, one_of, run_shown, show, told_errors, words
-from bench.simulate.experiments import Choice, weka_experiment
+from bench.simulate.churn import JOINED, LOST, parse_changes
+from bench.simulate.console import compare_choice, guards_of, run_counted, show, told_errors, words
+from bench.simulate.experiments import Choice, churn_experiment
 from bench.simulate.options import (
     AsJson,
     Assume,
@@ -50,7 +50,7 @@ def ablation(
     with told_errors():
         numbers = seeds_of(seeds)
         runs = build_ablation(words(experiments), numbers, scale)
-        found = deltas(run_shown({run.label: run.run for run in runs}, jobs), runs)
+        found = deltas(run_counted({run.label: run.run for run in runs}, jobs), runs)
     show(ablation_table(found, numbers))
     if as_json:
         print(json.dumps({"experiment": "ablation", "seeds": numbers, "policy": "cost", "configs": found}), flush=True)
@@ -94,7 +94,7 @@ def seeds_of(text: str) -> list[int]:
 def _tried(name: str, trial: Trial, seeds: list[int], scale: float, jobs: int) -> dict[str, Any]:
     """One trace at a time: its sessions under all seeds are enough to hold in memory."""
     runs = {(seed, arm): Run(each, "cost", seed) for seed in seeds for arm, each in trial.arms(seed, scale).items()}
-    results = run_shown({f"{name} {arm} {seed}": run for (seed, arm), run in runs.items()}, jobs)
+    results = run_counted({f"{name} {arm} {seed}": run for (seed, arm), run in runs.items()}, jobs)
     return changes({(seed, arm): results[f"{name} {arm} {seed}"] for seed, arm in runs}, seeds)
 
 
@@ -125,22 +125,7 @@ def churn(
     """
     with told_errors():
         changes = parse_changes(lose, joins=False) + parse_changes(join, joins=True)
-        choice = Choice(
-            topology,
-            "",
-            "",
-            0,
-            horizon_s,
-            host_gb,
-            cost=guards_of(cost),
-            churn=changes,
-            hindsight=hindsight,
-            assumed=parse_assumed(assume),
-        )
-        build = partial(weka_experiment, seed=seed, concurrency=concurrency, name="churn")
-        experiment = build(choice)
-        require_known(experiment.cluster.topology.roles(), changes)
-        if prefetch:
-            compare_arms({"": build}, choice, prefetch, one_of(policies, _CHURN_POLICIES), seed, jobs, as_json, out)
-        else:
-            compare(experiment, policies, seed, jobs, as_json, out)
+        guards, assumed = guards_of(cost), parse_assumed(assume)
+        choice = Choice(topology, "", "", horizon_s, host_gb, cost=guards, churn=changes, hindsight=hindsight, assumed=assumed)
+        build = partial(churn_experiment, seed=seed, concurrency=concurrency)
+        compare_choice(build, choice, policies, prefetch, seed, jobs, as_json, out, unsaid=_CHURN_POLICIES)

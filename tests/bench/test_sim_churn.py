@@ -127,10 +127,24 @@ def test_changes_are_read_from_words() -> None:
 
 def test_only_workers_that_are_there_can_be_lost() -> None:
     workers = parse_topology("2P2D").roles()
-    require_known(workers, changes(lose="p1@10,p2@30", join="p2@20,p1@20"))
+    require_known(workers, changes(lose="p1@10,p2@30", join="p2@20,p1@20"), 60)
     with pytest.raises(ValueError, match=r"p9 is lost, but is not there at 10 s; there are d0, d1, p0, p1"):
-        require_known(workers, changes(lose="p9@10"))
+        require_known(workers, changes(lose="p9@10"), 60)
     with pytest.raises(ValueError, match="p2 is lost, but is not there"):
-        require_known(workers, changes(lose="p2@10", join="p2@20"))
+        require_known(workers, changes(lose="p2@10", join="p2@20"), 60)
     with pytest.raises(ValueError, match="d0 joins, but is there already"):
-        require_known(workers, changes(join="d0@20"))
+        require_known(workers, changes(join="d0@20"), 60)
+
+
+def test_a_role_is_never_left_without_a_worker_nor_given_its_first() -> None:
+    workers = parse_topology("2P1D").roles()
+    require_known(workers, changes(lose="d0@20", join="d1@10"), 60)
+    with pytest.raises(ValueError, match="no decode worker is left when d0 is lost at 20 s"):
+        require_known(workers, changes(lose="d0@20", join="d1@30"), 60)
+    with pytest.raises(ValueError, match="u0 joins at 5 s a pool that has no unified workers"):
+        require_known(workers, changes(join="u0@5"), 60)
+
+
+def test_a_change_that_no_call_would_see_is_refused() -> None:
+    with pytest.raises(ValueError, match="p0@60 comes after the last call: give a longer horizon than 60 s"):
+        require_known(parse_topology("2P1D").roles(), changes(lose="p0@60"), 60)

@@ -128,6 +128,43 @@ def test_wrong_words_are_refused_with_the_right_ones() -> None:
     assert "A has none: give --configs B,C" in sim("exp1", "--prefetch", "on", code=1)
 
 
+def test_words_that_name_nothing_are_refused_before_the_run() -> None:
+    assert "give all or some of cost" in sim("weka", "--policies", ",", code=2)
+    assert "--configs names nothing: choose from A, B" in sim("exp1", "--configs", "", code=1)
+    assert "--configs names nothing: choose from A, B" in sim("grid", "--configs", ",", code=1)
+    assert "--experiments names nothing: choose from weka" in sim("ablation", "--experiments", "", code=1)
+    assert "--prefetch names nothing: choose from on, off" in sim("fork", "--prefetch", ",", code=1)
+    assert "--host-gb 0 has none" in sim("fork", "--prefetch", "on", "--host-gb", "0", code=1)
+
+
+def test_figures_that_no_run_could_take_are_refused() -> None:
+    for sizes in ("8,abc", "8,-3", "9", "0", ""):
+        assert "give even sizes from 2 on" in sim("scale", "--workers", sizes, code=2)
+    assert "--horizon-s wants a finite number" in sim("fork", "--horizon-s", "inf", code=1)
+    assert "--cost: Expected `float`, got `str` - at `$.near_tie_ms`" in sim("fork", "--cost", "near_tie_ms=few", code=1)
+    assert "no simulated turn has a deadline" in sim("fork", "--cost", "objective=slo", code=1)
+    assert "no prefill worker is left when p3 is lost" in sim("churn", "--lose", "p0@9,p1@9,p2@9,p3@9", "--join", "", code=1)
+    assert "p0@900 comes after the last call" in sim("churn", "--horizon-s", "700", code=1)
+
+
+def test_a_trace_that_cannot_be_read_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 10, "output_length": 5, "hash_ids": []}\n{"timestamp": 1}\n')
+    assert f"{path}, line 2: Object missing required field `input_length`" in sim("mooncake", "--path", str(path), code=1)
+    assert f"{path}, line 1: Object missing required field `id`" in sim("weka", "--path", str(path), code=1)
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    assert "File exists" in sim("fork", "--out", str(tmp_path / "taken"), "--policies", "cost", code=1)
+
+
+@pytest.mark.slow
+def test_a_run_in_which_no_reply_ended_has_no_price() -> None:
+    line = last_json(sim("fork", "--horizon-s", "1", "--policies", "round_robin", "--json"))
+    assert line["policies"]["round_robin"]["usd_per_million_tokens"] is None
+
+
 def test_a_horizon_within_the_warm_up_is_refused_before_the_run() -> None:
     output = sim("exp1", "--horizon-s", "300", "--configs", "A", "--json", code=1)
     assert output == "turns of the first 600 s warm up: give a longer --horizon-s (ablation: --scale)\n"

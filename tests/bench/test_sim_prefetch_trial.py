@@ -62,7 +62,7 @@ def test_arms_differ_in_prefetch_or_in_what_means_nothing() -> None:
 def test_wrong_words_are_refused_with_the_right_ones() -> None:
     with pytest.raises(ValueError, match="knows no chat: choose from weka, weka128"):
         trials_of(["chat"])
-    with pytest.raises(ValueError, match="empty list"):
+    with pytest.raises(ValueError, match="names nothing: choose from weka"):
         trials_of([])
     assert seeds_of("3, 1") == [3, 1]
     for text in ("one", "", "1,-2"):

@@ -13,10 +13,22 @@ def test_pairs_are_read() -> None:
     assert parse_assumed("") == {}
 
 
-@pytest.mark.parametrize("text", ["speed=9", "prior_error=-1", "load_poll_ms=0", "prior_error=much", "horizon_s=5"])
-def test_what_cannot_be_assumed(text: str) -> None:
-    with pytest.raises(ValueError, match=r"--assume|could not convert"):
-        parse_assumed(text)
+@pytest.mark.parametrize("key", ["speed=9", "horizon_s=5"])
+def test_what_there_is_not(key: str) -> None:
+    with pytest.raises(ValueError, match=r"--assume knows no '\w+': choose from event_lag_ms"):
+        parse_assumed(key)
+
+
+@pytest.mark.parametrize("value", ["-1", "1", "2", "nan", "inf", "much", ""])
+def test_an_error_that_no_belief_can_have(value: str) -> None:
+    with pytest.raises(ValueError, match=r"--assume wants (a number for )?prior_error"):
+        parse_assumed(f"gap_factor=1,prior_error={value}")
+
+
+@pytest.mark.parametrize("pair", ["load_poll_ms=0", "load_poll_ms=inf", "event_lag_ms=inf", "gap_factor=nan", "hold_ms"])
+def test_times_that_do_not_pass(pair: str) -> None:
+    with pytest.raises(ValueError, match=f"--assume wants (a number for )?{pair.partition('=')[0]}"):
+        parse_assumed(pair)
 
 
 @pytest.mark.parametrize("key", ASSUMED)
