@@ -6,8 +6,6 @@ Whatever it is told, its rates stay finite and positive: nonsense is ignored, ou
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 from costmodel.line import RelativeLine
 from costmodel.values import DecodeRates, Link, PrefillRates
 
@@ -16,7 +14,6 @@ _TELLING_TOKENS = 256  # fewer say nothing where nothing is known yet
 _OUTLIER_FACTOR = 4.0  # one sample moves a mean as if it were at most this far off
 _PLAUSIBLE = (1e-18, 1e18)  # no rate, time or length lies outside
 _LINK_WEIGHT = 0.2
-_OUTPUT_WEIGHT = 0.3
 _LIFETIME_WEIGHT = 0.02
 _PACE_WEIGHT = 1 / 16
 
@@ -148,37 +145,8 @@ class LinkEstimator:
             self._latency_ms.observe(latency_ms, _LINK_WEIGHT)
 
     @property
-    def rates(self) -> Link:
-        return Link(self._latency_ms.value, 1 / self._ms_per_byte.value)
-
-    @property
     def link(self) -> Link:
-        return self.rates
-
-
-class OutputLengthEstimator:
-    """Expected output tokens: a thread's own mean, else the mean of all. Bounded, least recently seen thread out first."""
-
-    def __init__(self, prior_tokens: int = 256, max_threads: int = 10_000) -> None:
-        self._all = _Mean(float(max(1, prior_tokens)))
-        self._threads: OrderedDict[str, _Mean] = OrderedDict()
-        self._max_threads = max_threads
-
-    def observe(self, thread: str, output_tokens: int) -> None:
-        if output_tokens < 1:
-            return
-        self._all.observe(output_tokens, 0.05)
-        mean = self._threads.get(thread)
-        if mean is None:
-            mean = self._threads[thread] = _Mean(self._all.value)
-            if len(self._threads) > self._max_threads:
-                self._threads.popitem(last=False)
-        self._threads.move_to_end(thread)
-        mean.observe(output_tokens, _OUTPUT_WEIGHT)
-
-    def expected(self, thread: str) -> int:
-        mean = self._threads.get(thread)
-        return max(1, round((self._all if mean is None else mean).value))
+        return Link(self._latency_ms.value, 1 / self._ms_per_byte.value)
 
 
 class _Mean:

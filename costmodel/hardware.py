@@ -27,7 +27,6 @@ class HardwarePrior(msgspec.Struct, frozen=True):
     transfer: Link = Link(latency_ms=1.0, bytes_per_ms=41.8 * BYTES_PER_MS_PER_GBS)  # prefill to decode
     kv_bytes_per_token: float = 70_272.0
 
-    def restore(self, *, pool_is_local: bool = False) -> dict[Tier, Link]:
+    def restore(self) -> dict[Tier, Link]:
         """`Prefill.restore` for a worker with every tier; drop the tiers that a worker does not have."""
-        pool = self.pool_local if pool_is_local else self.pool_remote
-        return {Tier.L2: self.host, Tier.L3: pool, Tier.L4: self.ssd}
+        return {Tier.L2: self.host, Tier.L3: self.pool_remote, Tier.L4: self.ssd}

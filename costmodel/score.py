@@ -21,9 +21,7 @@ from costmodel.terms import (
     queue_ms,
     transfer_ms,
 )
-from costmodel.values import Decode, Fleet, Load, Prefill, Scored, Terms, Tier, Turn
-
-_L1 = Tier.L1
+from costmodel.values import Decode, Fleet, Load, Prefill, Scored, Terms, Turn
 
 
 class PrefillScore(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +63,7 @@ def score_prefill(turn: Turn, prefill: Prefill, fleet: Fleet, params: CostParams
         cut = no_cut(turn.prompt_tokens, rates)
     pressure = 0.0
     if fleet.disaggregated and load.kv_tokens_capacity:  # a unified worker's KV pressure is its decode side's
-        needed = turn.prompt_tokens - _l1_tokens(prefill)
+        needed = turn.prompt_tokens - residency.device_tokens
         pressure = prefill_pressure_ms(load, rates, needed, params.kv_pressure_fraction)
     computing = displacing(load, fleet, params) * cut.compute_ms
     return PrefillScore(queue + cut.exposed_ms + computing + pressure, queue, pressure, cut)
@@ -153,8 +151,3 @@ def _expected(cut: Cut, turn: Turn, prefill: Prefill, p: float) -> Cut:
     """The hit is live with probability p; otherwise all is computed. The best k is the same for every p."""
     miss = compute_ms(prefill.rates, turn.prompt_tokens, 0)
     return Cut(cut.tokens, cut.tier, p * cut.fetch_ms, p * cut.exposed_ms, p * cut.compute_ms + (1 - p) * miss)
-
-
-def _l1_tokens(prefill: Prefill) -> int:
-    runs = prefill.residency.runs
-    return runs[0].tokens if runs and runs[0].tier is _L1 else 0

@@ -57,7 +57,6 @@ class Engines(msgspec.Struct, frozen=True):
     page_tokens: int = 64
     chunk_tokens: int = 16_384
     max_running: int = 128
-    decode_keeps_cache: bool = False
     decode_memory_fraction: float = 0.0  # of HBM on decode workers; 0 = as on the others
     pool_gb_per_accelerator: float = 0.0  # of DRAM, for a prefill or unified worker's share of L3; 0 = no L3
     ssd_gb_per_node: float = 0.0  # L4 behind that share; 0 = none
@@ -126,7 +125,6 @@ class Cluster(msgspec.Struct, frozen=True):
             load_back_compute_share=engines.copy_cu_share,
             transfer_bytes_per_ms=truth.transfer.bytes_per_ms,
             transfer_base_ms=truth.transfer.latency_ms,
-            decode_keeps_cache=engines.decode_keeps_cache,
         )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from block_lru import block_lru_hit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.simulate.lru import block_lru_hit
 from bench.simulate.traces import TraceError, mooncake, weka
 from bench.simulate.workload import Call, reply_pages
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodel.calibrate import DecodeEstimator, LinkEstimator, OutputLengthEstimator, PrefillEstimator
+from costmodel.calibrate import DecodeEstimator, LinkEstimator, PrefillEstimator
 from costmodel.values import DecodeRates, Link, PrefillRates
 
 PRIOR = PrefillRates(16.5, 0.0152, 4.2e-7)
@@ -142,7 +142,7 @@ def test_link_bandwidth_is_what_a_lone_flow_would_get() -> None:
     for flows in (0, 1, 3) * 20:
         estimator.observe(10e6, 1.0 + 10e6 * (1 + flows) / 25e6, flows)
     assert estimator.link.bytes_per_ms == pytest.approx(25e6)
-    assert estimator.rates.latency_ms == 1.0
+    assert estimator.link.latency_ms == 1.0
 
 
 def test_link_takes_the_engines_own_figures_and_lowers_a_latency_too_high() -> None:
@@ -153,21 +153,6 @@ def test_link_takes_the_engines_own_figures_and_lowers_a_latency_too_high() -> N
     assert estimator.link.bytes_per_ms < 3e6
     assert estimator.link.latency_ms == pytest.approx(0.5, rel=0.1)
     estimator.observe_rate(2e6, 0.5)
-
-
-def test_output_length_is_the_threads_own_then_everybodys() -> None:
-    estimator = OutputLengthEstimator(prior_tokens=256, max_threads=3)
-    assert estimator.expected("a") == 256
-    for _ in range(30):
-        estimator.observe("a", 100)
-    assert estimator.expected("a") == estimator.expected("new") == 100
-    for _ in range(10):
-        estimator.observe("b", 250)
-    assert estimator.expected("a") == 100
-    assert 220 < estimator.expected("b") <= 250
-    for thread in ("c", "d", "e"):
-        estimator.observe(thread, 50)
-    assert estimator.expected("a") == estimator.expected("never seen"), "forgotten: bounded"
 
 
 anything = st.floats(allow_nan=True, allow_infinity=True)

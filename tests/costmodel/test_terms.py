@@ -149,7 +149,6 @@ def test_hardware_prior_agrees_with_the_published_restore_times() -> None:
     assert link_ms(prior.host, size_bytes) == pytest.approx(69, rel=0.01)
     assert link_ms(prior.transfer, size_bytes) == pytest.approx(85, rel=0.01)
     assert prior.restore()[Tier.L3] == prior.pool_remote
-    assert prior.restore(pool_is_local=True)[Tier.L3] == prior.pool_local
 
 
 def test_a_decode_worker_is_credited_with_what_lies_on_its_device_alone() -> None:

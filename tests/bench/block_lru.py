@@ -1,4 +1,4 @@
-"""Block-LRU hits of a trace at a given capacity: published figures that our reading of it is checked against."""
+"""Block-LRU hits of a trace at a given capacity: published figures that the reading of it is checked against."""
 
 from __future__ import annotations
 
