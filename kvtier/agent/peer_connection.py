@@ -6,13 +6,16 @@ A request beyond the limit is not read from the socket before another has been a
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from kvtier.agent.connection import Connection, ConnectionCounters
 from kvtier.agent.desk import Answer, Desk
 from kvtier.agent.owner import Owner
 from kvtier.wire.frames import FrameError
 from kvtier.wire.messages import Refused, Request, decode_request, encode
-from kvtier.wire.stream import FrameStream
+from kvtier.wire.stream import FrameStream, StreamClosed
+
+log = logging.getLogger(__name__)
 
 
 class PeerConnection(Connection):
@@ -51,11 +54,21 @@ class PeerConnection(Connection):
             if not isinstance(answer, Answer):
                 answer = await answer
             try:
-                await self._stream.send(call, encode(answer.reply), answer.payload)
-                self._counters.sent_bytes += sum(map(len, answer.payload))
-            except FrameError as error:
-                await self._stream.send(call, encode(Refused(str(error))))
+                await self._send(call, answer)
             finally:
                 self._desk.finished(answer)
+        except StreamClosed as error:
+            log.debug("connection %d: %s", owner.number, error)
+        except Exception:
+            self._counters.crashes += 1
+            log.exception("answering on connection %d failed", owner.number)
+            self._stream.abort()  # who asked would wait for ever
         finally:
             self._slots.release()
+
+    async def _send(self, call: int, answer: Answer) -> None:
+        try:
+            await self._stream.send(call, encode(answer.reply), answer.payload)
+            self._counters.sent_bytes += sum(map(len, answer.payload))
+        except FrameError as error:
+            await self._stream.send(call, encode(Refused(str(error))))

@@ -14,6 +14,7 @@ SPACE_BYTES = 16
 _TAG = b"loadback-page-space-1\0"
 
 REPLICATED = -1
+MAX_SHARDS = 4096  # of one page: agents keep a bit for each
 
 
 class Shard(msgspec.Struct, frozen=True, array_like=True):
@@ -32,6 +33,8 @@ class Shard(msgspec.Struct, frozen=True, array_like=True):
         for rank, size in ((max(self.tp_rank, 0), self.tp_size), (self.pp_rank, self.pp_size), (self.cp_rank, self.cp_size)):
             if not 0 <= rank < size:
                 raise ValueError(f"no such shard: {self}")
+        if self.count > MAX_SHARDS:
+            raise ValueError(f"a page has {MAX_SHARDS} shards at most, not {self.count}")
 
     @property
     def index(self) -> int:

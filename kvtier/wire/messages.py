@@ -346,7 +346,7 @@ def decode_request(body: bytes) -> Request:
     """Raises `MessageError`."""
     try:
         return _REQUESTS.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise MessageError(f"no request of protocol version {PROTOCOL_VERSION}: {error}") from error
 
 
@@ -354,5 +354,5 @@ def decode_reply(body: bytes) -> Reply:
     """Raises `MessageError`."""
     try:
         return _REPLIES.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise MessageError(f"no reply of protocol version {PROTOCOL_VERSION}: {error}") from error

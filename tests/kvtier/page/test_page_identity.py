@@ -61,6 +61,7 @@ def test_a_replicated_page_is_whole_for_every_rank() -> None:
         (Shard, {"tp_rank": 2, "tp_size": 2}),
         (Shard, {"tp_rank": REPLICATED, "tp_size": 2}),
         (Shard, {"pp_rank": -1}),
+        (Shard, {"tp_size": 65, "pp_size": 64}),
         (PageSpace, {"model": "", "kv_dtype": "d", "layout": "l", "page_tokens": 16}),
         (PageSpace, {"model": "m", "kv_dtype": "d", "layout": "l", "page_tokens": 0}),
     ],

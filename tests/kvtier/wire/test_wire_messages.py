@@ -30,6 +30,7 @@ from kvtier.wire.messages import (
 )
 
 SPACE = PageSpace("m", "bf16", "page_first", 16, shard=Shard(1, 2))
+DEEP = b"\x91" * 50_000 + b"\0"  # lists in lists, where a later version may have a field
 
 
 @pytest.mark.parametrize(
@@ -58,11 +59,12 @@ def test_replies_survive_the_wire(reply: messages.Reply) -> None:
 
 
 def test_a_reply_is_no_request_and_noise_is_neither() -> None:
-    for body in (encode(Done()), b"", b"\xc1", b"\x91\xcd\xff\xff"):
+    for body in (encode(Done()), b"", b"\xc1", b"\x91\xcd\xff\xff", b"\x92\x1f" + DEEP):
         with pytest.raises(MessageError, match="protocol version"):
             decode_request(body)
-    with pytest.raises(MessageError):
-        decode_reply(encode(Attach(SPACE)))
+    for body in (encode(Attach(SPACE)), b"\x93\x22\x00" + DEEP):
+        with pytest.raises(MessageError):
+            decode_reply(body)
 
 
 @pytest.mark.parametrize("column", [b"123", [1], [1 << 63], "abcdefgh", None, {1: 2}, 5])
