@@ -34,8 +34,8 @@ class StageState(StrEnum):
     QUEUED = "queued"
     FETCHING = "fetching"
     READY = "ready"  # everything is in DRAM
-    PARTIAL = "partial"  # what could be had is; the rest is nowhere, or over budget
-    FULL = "full"  # what there was room for is
+    PARTIAL = "partial"  # what could be had is; the rest is nowhere
+    FULL = "full"  # what there was room for is, or what was allowed
     EXPIRED = "expired"
     CANCELLED = "cancelled"
     FAILED = "failed"  # by a fault of this node
@@ -216,7 +216,7 @@ class Stager:
             return False
         budget_bytes = min(room_bytes, allowed_bytes)
         fetched = await self._fetcher.fetch(job.space, digests, source, job.deadline_ms, budget_bytes)
-        job.gathering.full = job.gathering.full or (fetched.over_budget and room_bytes <= allowed_bytes)
+        job.gathering.full = job.gathering.full or fetched.over_budget
         job.fetched_bytes += fetched.fetched_bytes
         self._progress.made()
         self._pump()

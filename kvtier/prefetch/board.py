@@ -67,6 +67,8 @@ class Board:
         """Take a job in. `copies` are cut down to what may be reserved, to what its node may hold and to its own limit."""
         limit = min(self.budgets.room(job.node), stage_bytes, job.max_bytes or inf)
         job.pending, job.held_tokens = _within(copies, limit, job, ready_tokens)
+        if job.max_bytes:
+            job.pending = _shared_out(job.pending, job.max_bytes)
         job.planned_bytes = job.reserved_bytes = sum(_size(copy, job) for copy in job.pending)
         self.budgets.reserve(job.node, job.reserved_bytes)
         self.tallies[job.trigger].planned_bytes += job.planned_bytes
@@ -161,11 +163,8 @@ class Board:
         """Demand waits for it: what is under way there is taken back and queued again."""
         self.budgets.rest(path, now_ms + self.params.retry_ms)
         for job in self.active.values():
-            chunks = [(move, copy) for move, copy in job.moving.items() if copy.path == path]
-            for move, copy in sorted(chunks, key=lambda chunk: chunk[1].start, reverse=True):
-                self._take_back(move)
-                job.pending.appendleft(copy)
-                self.waiting.update(job)
+            self._queue_again(job, [move for move, copy in job.moving.items() if copy.path == path])
+            self.waiting.update(job)
 
     def node_lost(self, node: str, now_ms: float) -> None:
         for job in list(self.active.values()):
@@ -252,7 +251,9 @@ class Board:
         job.moving[move] = chunk
         self.budgets.start(chunk.path, size, pace, now_ms)
         until = job.expires_ms
-        self.moves.append(Stage(move, job.id, job.subject, chunk.path, chunk.start, chunk.tokens, size, until, pace))
+        self.moves.append(
+            Stage(move, job.id, job.subject, chunk.path, chunk.start, chunk.tokens, size, until, pace, chunk.max_bytes)
+        )
 
     def _settle(self, move: int, moved_bytes: int) -> tuple[Job | None, Copy | None]:
         """A staging move is over; unknown ones were taken back before."""
@@ -264,20 +265,25 @@ class Board:
         chunk = job.moving.pop(move)
         size = _size(chunk, job)
         self.budgets.end(chunk.path, size)
-        moved = max(0, min(moved_bytes, size))
+        moved = max(0, min(moved_bytes, max(size, chunk.max_bytes or 0)))
         job.moved_bytes += moved
         self.tallies[job.trigger].moved_bytes += moved
+        if chunk.max_bytes is not None:
+            chunk = msgspec.structs.replace(chunk, max_bytes=max(0, chunk.max_bytes - moved))
         return job, chunk
 
-    def _take_back(self, move: int) -> None:
-        self._settle(move, self._progress.get(move, 0))
+    def _take_back(self, move: int) -> Copy | None:
+        """Its chunk, with what may still be moved for it."""
+        _, chunk = self._settle(move, self._progress.get(move, 0))
         self.moves.append(CancelMove(move))
+        return chunk
+
+    def _queue_again(self, job: Job, moves: Iterable[int]) -> None:
+        chunks = [self._take_back(move) for move in moves]
+        job.pending.extendleft(sorted(filter(None, chunks), key=lambda chunk: chunk.start, reverse=True))
 
     def _without_source(self, job: Job, node: str, now_ms: float) -> None:
-        for move in [move for move, copy in job.moving.items() if copy.path.source == node]:
-            copy = job.moving[move]
-            self._take_back(move)
-            job.pending.appendleft(copy)
+        self._queue_again(job, [move for move, copy in job.moving.items() if copy.path.source == node])
         rerouted: deque[Copy] = deque()
         for copy in sorted(job.pending, key=lambda copy: copy.start):
             paths = [path for path in (copy.path, *copy.others) if path.source != node]
@@ -312,7 +318,13 @@ def _at(job: Job, path: Path) -> int:
 
 
 def _size(copy: Copy, job: Job) -> int:
-    return int(copy.tokens * job.bytes_per_token)
+    return round(copy.tokens * job.bytes_per_token)
+
+
+def _shared_out(copies: deque[Copy], max_bytes: int) -> deque[Copy]:
+    """Each with its part of the job's own limit, by tokens."""
+    tokens = sum(copy.tokens for copy in copies)
+    return deque(msgspec.structs.replace(copy, max_bytes=max_bytes * copy.tokens // tokens) for copy in copies)
 
 
 def _within(copies: Iterable[Copy], limit: float, job: Job, ready_tokens: int) -> tuple[deque[Copy], int]:
@@ -337,4 +349,8 @@ def _part(copy: Copy, tokens: int, page_tokens: int) -> tuple[Copy, Copy | None]
     if tokens >= copy.tokens:
         return copy, None
     replace = msgspec.structs.replace
-    return replace(copy, tokens=tokens), replace(copy, start=copy.start + tokens, tokens=copy.tokens - tokens)
+    first, rest = replace(copy, tokens=tokens), replace(copy, start=copy.start + tokens, tokens=copy.tokens - tokens)
+    if copy.max_bytes is None:
+        return first, rest
+    allowed = copy.max_bytes * tokens // copy.tokens
+    return replace(first, max_bytes=allowed), replace(rest, max_bytes=copy.max_bytes - allowed)

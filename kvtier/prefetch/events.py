@@ -26,6 +26,7 @@ class FailReason(StrEnum):
     NO_WORKER = "no_worker"  # nowhere to go: no worker would take the subject now
     NO_COPY = "no_copy"  # no node has the pages any more
     NO_ROOM = "no_room"  # the destination refused
+    NO_SIZE = "no_size"  # bytes are bounded, and nobody has told how many a page has
     NODE_LOST = "node_lost"
     ENGINE_RESTARTED = "engine_restarted"
     TRANSFER = "transfer"  # the copy broke

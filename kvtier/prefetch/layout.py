@@ -17,12 +17,14 @@ from kvtier.prefetch.view import Extent, Path, Place, Target, View
 
 
 class Copy(msgspec.Struct, frozen=True, gc=False):
-    """`tokens` from `start` on, along one path; `others` are the paths to try if its source fails."""
+    """`tokens` from `start` on, along one path; `others` are the paths to try if its source fails. No more than `max_bytes` are
+    moved for it, whatever its pages weigh; None = no such bound."""
 
     start: int
     tokens: int
     path: Path
     others: tuple[Path, ...] = ()
+    max_bytes: int | None = None
 
 
 class Layout(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ class Stage(msgspec.Struct, frozen=True, gc=False):
     size_bytes: int
     deadline_ms: float  # after which it is of no use
     bytes_per_ms: float
+    max_bytes: int | None = None  # not to be exceeded, whatever its pages weigh; None = no such bound
 
 
 class Warm(msgspec.Struct, frozen=True, gc=False):

@@ -77,6 +77,9 @@ class Opening:
         if not layout.ready_tokens:
             self.refuse(event, FailReason.NO_COPY)
             return None
+        if layout.copies and event.max_bytes and not layout.target.sized:
+            self.refuse(event, FailReason.NO_SIZE)
+            return None
         if len(self._board.active) >= self._board.params.max_jobs or not self._has_room(layout, view):
             self.refuse(event, FailReason.NO_ROOM)
             return None

@@ -39,6 +39,6 @@ class Tally(msgspec.Struct):
         if job.state is not JobState.CONSUMED:
             self.warm_wasted_bytes += job.warmed_bytes
         if job.state is JobState.CONSUMED:
-            self.saved_ms += job.saved_ms * (useful / job.planned_bytes if job.planned_bytes else 1.0)
+            self.saved_ms += job.saved_ms * (min(1.0, useful / job.planned_bytes) if job.planned_bytes else 1.0)
         elif job.moved_bytes or job.warmed_tokens:
             self.added_ms += job.cost_ms

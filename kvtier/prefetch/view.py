@@ -46,6 +46,7 @@ class Target(msgspec.Struct, frozen=True):
     rates: PrefillRates
     restore: Mapping[Tier, Link]  # the engine's own legs: L2 to L1, L3 of its node to L2; an absent tier cannot be restored
     kv_bytes_per_token: float
+    sized: bool = True  # somebody has told that; else it is what another model's KV takes
     page_tokens: int = 1
     queue_ms: float = 0.0  # before a turn that is sent now would begin
     waiting_turns: int = 0  # that a shorter prefill would let through earlier

@@ -59,6 +59,10 @@ class Executor:
         return len(self._moves)
 
     @property
+    def sizes_refused(self) -> int:
+        return self._kv_bytes.refused
+
+    @property
     def leases(self) -> int:
         return len(self._leases)
 
@@ -116,7 +120,7 @@ class Executor:
         begun_ms, target = self._clock(), move.path.target
         try:
             left_ms = max(0.0, move.deadline_ms - begun_ms)
-            order = self._agents.stage(pages, target, move.path.source, left_ms, _STAGE_HOLD_MS)
+            order = self._agents.stage(pages, target, move.path.source, left_ms, _STAGE_HOLD_MS, move.max_bytes)
             progress = await self._until_staged(move, await self._ordered(order))
         except AgentFault as fault:
             if fault.reason is FailReason.NODE_LOST and fault.node:
@@ -126,16 +130,21 @@ class Executor:
         share = 1.0 if progress.state is StageState.READY else min(1.0, progress.ready_pages / pages.count)
         moved = progress.moved_bytes if move.path.source != target else int(share * move.size_bytes)
         if progress.state is StageState.READY:
-            self._links.moved(move.path, moved, self._clock() - begun_ms)
-            self._learn(move, pages, progress)
+            self._learn(move, pages, moved, self._clock() - begun_ms)
             return MoveEnded(move.move, moved)
         reason = _REASONS.get(progress.state, FailReason.TRANSFER)
         return MoveFailed(move.move, reason, moved, progress.ready_pages * pages.page_tokens)
 
-    def _learn(self, move: Stage, pages: Pages, progress: StageProgress) -> None:
+    def _learn(self, move: Stage, pages: Pages, moved_bytes: int, took_ms: float) -> None:
+        """How fast the link is and, between nodes, what pages weigh; of an agent that tells what cannot be, nothing."""
+        source, target = move.path
+        tokens = pages.count * pages.page_tokens
+        if source != target and not self._kv_bytes.possible(target, tokens, moved_bytes):
+            return
+        self._links.moved(move.path, moved_bytes, took_ms)
         prompt = self._subjects.prompt(move.subject)
-        if prompt is not None and move.path.source != move.path.target:
-            self._kv_bytes.staged(prompt.pool, pages.count * pages.page_tokens, progress.moved_bytes)
+        if prompt is not None and source != target:
+            self._kv_bytes.staged(prompt.pool, tokens, moved_bytes)
 
     async def _ordered(self, order: Coroutine[Any, Any, Ticket]) -> Ticket:
         """A move that is taken back while its order is on its way is taken back once it has come."""

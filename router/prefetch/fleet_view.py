@@ -111,6 +111,7 @@ class FleetView:
             rates=prefill.rates,
             restore=prefill.restore,
             kv_bytes_per_token=kv_bytes,
+            sized=self._kv_bytes.known(pool),
             page_tokens=prompt.block_tokens,
             queue_ms=queue_ms(prefill.load, prefill.rates),
             waiting_turns=prefill.load.waiting_requests,

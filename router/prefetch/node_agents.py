@@ -78,8 +78,11 @@ class StageProgress(msgspec.Struct, frozen=True):
 class NodeAgents(Protocol):
     """Raises `AgentFault`."""
 
-    async def stage(self, pages: Pages, node: str, source: str, deadline_ms: float, hold_ms: float) -> Ticket:
-        """Bring pages into `node`'s DRAM, from `source` where that is another node, else from its own SSD."""
+    async def stage(
+        self, pages: Pages, node: str, source: str, deadline_ms: float, hold_ms: float, max_bytes: int | None
+    ) -> Ticket:
+        """Bring pages into `node`'s DRAM, from `source` where that is another node, else from its own SSD. No more than
+        `max_bytes` come from another node; None = no such bound."""
         ...
 
     async def progress(self, ticket: Ticket) -> StageProgress: ...
@@ -101,12 +104,16 @@ class LinkedAgents:
         self._links = links
         self._spaces: dict[str, tuple[PageSpace, ...]] = {}
 
-    async def stage(self, pages: Pages, node: str, source: str, deadline_ms: float, hold_ms: float) -> Ticket:
+    async def stage(
+        self, pages: Pages, node: str, source: str, deadline_ms: float, hold_ms: float, max_bytes: int | None
+    ) -> Ticket:
         sources = [] if source == node else [self._peer(source)]
         link, spaces = await self._shards(pages, node, source)
+        shards = sum(map(len, spaces))  # none may take another's part: which of the spaces has the pages is not known
+        allowed = 0 if max_bytes is None else max(1, max_bytes // shards)
 
         async def begin(shard: int) -> int:
-            order = wire.Stage(shard, pages.digests, sources, deadline_ms, hold_ms=hold_ms)
+            order = wire.Stage(shard, pages.digests, sources, deadline_ms, allowed, hold_ms)
             return (await _ask(node, link, order, wire.Staging)).stage
 
         numbers = iter(await self._all(node, link, chain.from_iterable(spaces), begin, wire.CancelStage))

@@ -45,11 +45,13 @@ class PrefetchCollector(Collector):
         faults.add_metric([], self._prefetcher.crashes + self._prefetcher.executor.crashes + self._prefetcher.dropped)
         refused = CounterMetricFamily("loadback_prefetch_leases_refused", "Ready jobs whose pages their node would not hold")
         refused.add_metric([], self._prefetcher.executor.leases_refused)
+        sizes = CounterMetricFamily("loadback_prefetch_sizes_refused", "Stages whose bytes, as told, cannot be")
+        sizes.add_metric([], self._prefetcher.executor.sizes_refused)
         active = GaugeMetricFamily("loadback_prefetch_active", "Jobs that run")
         active.add_metric([], planner.active_jobs)
         watched = GaugeMetricFamily("loadback_prefetch_threads", "Threads whose return is awaited")
         watched.add_metric([], planner.watched_threads)
-        yield from (size, saved, added, jobs, faults, refused, active, watched)
+        yield from (size, saved, added, jobs, faults, refused, sizes, active, watched)
 
 
 def bytes_of(tally: Tally) -> dict[str, int]:

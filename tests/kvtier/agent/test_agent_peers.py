@@ -59,7 +59,7 @@ async def test_a_budget_takes_the_leading_pages(tmp_path: Path, connect: Connect
     async with two(tmp_path, connect) as (far, near):
         await thread(put, far.client, range(10))
         staged = await near.stage(range(10), peer_of(far.agent), max_bytes=4 * PAGE_BYTES)
-        assert (staged.state, staged.leading, staged.fetched_bytes) == ("partial", 4, 4 * PAGE_BYTES)
+        assert (staged.state, staged.leading, staged.fetched_bytes) == ("full", 4, 4 * PAGE_BYTES)
 
 
 async def test_what_was_staged_is_held_until_its_time_or_a_cancel(tmp_path: Path, connect: Connect) -> None:

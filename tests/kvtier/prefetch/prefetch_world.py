@@ -42,6 +42,7 @@ class World:
     device_tokens: int = 0
     margin_ms: float = inf
     reads_remote: bool = False
+    sized: bool = True
     asked: int = 0  # how often `target` was asked
 
     def remote(self, subject: str, tokens: int, node: str = "n2", *, to: str = "1", tier: Tier = Tier.L3) -> None:
@@ -64,6 +65,7 @@ class World:
             RATES,
             RESTORE,
             TOKEN_BYTES,
+            sized=self.sized,
             page_tokens=PAGE,
             queue_ms=self.queue_ms.get(number, 0.0),
             waiting_turns=self.waiting_turns,

@@ -143,7 +143,7 @@ async def prefetch_stage(
     params: EngineParams | None = None,
     prefetch: Json | None = None,
     l2_gb_per_s: float = 0.001,
-    token_bytes: float = PAGE_BYTES / PAGE,
+    token_bytes: float | None = PAGE_BYTES / PAGE,
     ssd: bool = False,
 ) -> AsyncIterator[Stage]:
     """One worker a node, `u-a` on `a`; every node has an agent, and every worker reads from the pool. `l2_gb_per_s`: so little
@@ -161,7 +161,7 @@ async def prefetch_stage(
             "prompt": {"model_dir": str(MODEL_DIR), "cold_deadline_ms": 0},
             "models": [MODEL],
             "hardware": {
-                "kv_bytes_per_token": token_bytes,
+                **({"kv_bytes_per_token": token_bytes} if token_bytes else {}),
                 "prefill_ms_per_token": 1.0,
                 "l2_link": {"gb_per_s": l2_gb_per_s},
             },

@@ -247,6 +247,36 @@ async def test_no_more_is_moved_than_was_allowed(tmp_path: Path, bytes_: int, st
         assert ended["reason"] == ("no_room" if state == "failed" else None)
 
 
+async def test_no_more_is_moved_than_was_allowed_though_pages_weigh_more(tmp_path: Path) -> None:
+    """By the configuration all 40 would fit."""
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND, token_bytes=100.0) as stage:
+        digests, others = await stage.put("b", IDS), await stage.put("b", [9, *IDS])
+        asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a", max_bytes=10 * PAGE_BYTES)
+        ready = await stage.until_state(asked["id"], "ready", "failed")
+        assert (ready["state"], ready["ready_tokens"], ready["moved_bytes"]) == ("ready", 10 * PAGE, 10 * PAGE_BYTES)
+        assert stage.leading("a", digests) == 10
+        little = await stage.ask(tokens=[9, *IDS], model=MODEL, worker="u-a", max_bytes=PAGE_BYTES - 1)
+        ended = await stage.until_state(little["id"], "ready", "failed")
+        assert (ended["state"], ended["reason"], ended["moved_bytes"]) == ("failed", "no_room", 0)
+        assert stage.leading("a", others) == 0
+        await stage.http.delete(f"/v1/kv/prefetch/{asked['id']}")
+        await nothing_left(stage)
+
+
+async def test_bytes_are_not_bounded_before_a_page_s_size_is_known(tmp_path: Path) -> None:
+    async with prefetch_stage(tmp_path, prefetch=BY_HAND, token_bytes=None) as stage:
+        for ids in (IDS, [9, *IDS]):
+            await stage.put("b", ids)
+        bounded = {"model": MODEL, "worker": "u-a", "max_bytes": 10 * PAGE_BYTES}
+        refused = await stage.ask(tokens=IDS, **bounded)
+        assert (refused["state"], refused["reason"]) == ("failed", "no_size")
+        asked = await stage.ask(tokens=IDS, model=MODEL, worker="u-a")
+        assert (await stage.until_state(asked["id"], "ready", "failed"))["state"] == "ready"
+        told = await stage.ask(tokens=[9, *IDS], **bounded)
+        ready = await stage.until_state(told["id"], "ready", "failed")
+        assert (ready["state"], ready["moved_bytes"]) == ("ready", 10 * PAGE_BYTES)
+
+
 async def test_a_handle_is_another_gateway_s_alone(tmp_path: Path) -> None:
     async with prefetch_stage(tmp_path, prefetch=BY_HAND) as stage:
         await stage.put("b", IDS)
