@@ -13,6 +13,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 _CLIENT = (
     "kvtier/__init__.py",
     "kvtier/page/*.py",
+    "kvtier/settings/__init__.py",
+    "kvtier/settings/ranges.py",
     "kvtier/wire/__init__.py",
     "kvtier/wire/frames.py",
     "kvtier/wire/leased_pages.py",

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from kvtier.client.page_client import ClientSettings
+from kvtier.settings.ranges import CountOrNone, Text, Threads
 
 # SGLang's own words in the same object: they choose the class, or are left there by the engine.
 _ENGINE_KEYS = {"backend_name", "module_path", "class_name", "interface_v1", "file_storage_path", "tp_lcm_size"}
@@ -20,13 +21,13 @@ class StorageConfigError(ValueError):
 class StorageSettings(ClientSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`socket` is the agent's. `worker` is this server's name at the gateway, for restore cuts."""
 
-    socket: str
+    socket: Text
     worker: str = ""
     model: str = ""  # "" = what SGLang calls it; servers that name one model by different paths must agree here
     revision: str = ""
     namespace: str = ""  # pages of different namespaces never meet
-    ssd_pages: int = 128  # of a batch that count as there while they lie on SSD alone; SGLang asks for 128 at a time
-    copy_threads: int = 2
+    ssd_pages: CountOrNone = 128  # of a batch that count as there while they lie on SSD alone; SGLang asks for 128 at a time
+    copy_threads: Threads = 2
 
 
 def storage_settings(extra_config: Mapping[str, Any] | None) -> StorageSettings:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from kvtier.client.page_client import ClientSettings
+from kvtier.settings.ranges import CountOrNone, Seconds, Size, Text, Threads
 
 HASH_ALGORITHMS = ("sha256", "sha256_cbor")
 
@@ -22,15 +23,15 @@ class ConnectorConfigError(ValueError):
 class ConnectorSettings(ClientSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`socket` is the agent's. `worker` is this server's name at the gateway, for restore cuts."""
 
-    socket: str
+    socket: Text
     worker: str = ""
     model: str = ""  # "" = what vLLM calls it; servers that name one model by different paths must agree here
     revision: str = ""
     namespace: str = ""  # pages of different namespaces never meet
-    ssd_pages: int = 128  # of a prompt that count as there while they lie on SSD alone
-    copy_threads: int = 2
-    load_s: float = 10.0  # for all blocks of one request together; what has not come by then is computed
-    staging_bytes: int = 256 << 20  # blocks on their way to the agent; more are not stored
+    ssd_pages: CountOrNone = 128  # of a prompt that count as there while they lie on SSD alone
+    copy_threads: Threads = 2
+    load_s: Seconds = 10.0  # for all blocks of one request together; what has not come by then is computed
+    staging_bytes: Size = 256 << 20  # blocks on their way to the agent; more are not stored
 
 
 def connector_settings(extra_config: Mapping[str, Any]) -> ConnectorSettings:

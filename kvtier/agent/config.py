@@ -16,6 +16,7 @@ from kvtier.agent.sharer import ShareSettings
 from kvtier.agent.stager import StageSettings
 from kvtier.pool.backing import HUGE_BYTES, Backing
 from kvtier.settings.faults import faults_in
+from kvtier.settings.ranges import ListenPort, Ms, Port, Text, Threads, TickMs
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.transport.links import LinkSettings
 from kvtier.transport.settings import TcpTransport, TransportSettings
@@ -35,34 +36,38 @@ class DramConfig(DramSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     backing: Backing = Backing.AUTO
     prefault: bool = True
 
+    @property
+    def whole_bytes(self) -> int:
+        return self.bytes // HUGE_BYTES * HUGE_BYTES
+
 
 class SsdConfig(SsdSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """L4, and where it lies."""
 
-    directory: str
-    io_threads: int = 4
+    directory: Text
+    io_threads: Threads = 4
 
 
 class ListenConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where other agents, or gateways, reach this one. There is no authentication: a network that only nodes share."""
 
-    host: str = "127.0.0.1"
-    port: int = 0  # 0 = the system chooses, and the agent says which
+    host: Text = "127.0.0.1"
+    port: ListenPort = 0  # 0 = the system chooses, and the agent says which
 
 
 class PeerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Another node's agent, which may be given pages."""
 
-    node: str
-    host: str
-    port: int
+    node: Text
+    host: Text
+    port: Port
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One agent."""
 
-    node: str  # its name, the same after a restart, unlike any other's
-    socket: str  # path of the Unix socket for engines on this host
+    node: Text  # its name, the same after a restart, unlike any other's
+    socket: Text  # path of the Unix socket for engines on this host
     dram: DramConfig
     ssd: SsdConfig | None = None
     listen: ListenConfig | None = None
@@ -73,14 +78,14 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     stages: StageSettings = StageSettings()
     peers: tuple[PeerConfig, ...] = ()
     share: ShareSettings = ShareSettings()
-    tick_ms: float = 100
-    drain_ms: float = 5000  # for pages on their way to SSD at shutdown
+    tick_ms: TickMs = 100
+    drain_ms: Ms = 5000  # for pages on their way to SSD at shutdown
 
     def __post_init__(self) -> None:
-        if not self.node:
-            raise ValueError("node must not be empty")
-        if self.dram.bytes < max(HUGE_BYTES, self.dram.slab_bytes):
-            raise ValueError(f"dram.bytes must be at least {HUGE_BYTES} (one huge page) and dram.slab_bytes")
+        if self.dram.whole_bytes < max(HUGE_BYTES, self.dram.slab_bytes):
+            raise ValueError(
+                f"dram.bytes, in whole huge pages, must be at least {HUGE_BYTES} (one huge page) and dram.slab_bytes"
+            )
         if not self.share.idle and (self.listen is None or not self.listen.port or not self.peers):
             raise ValueError("share needs peers, and listen with a host and port at which they reach this node")
         if self.ssd is not None and self.ssd.segment_bytes < 2 * self.dram.slab_bytes:

@@ -15,6 +15,7 @@ from kvtier.agent.connection import Connection, ConnectionCounters
 from kvtier.agent.desk import Desk
 from kvtier.agent.local_connection import LocalConnection
 from kvtier.agent.peer_connection import PeerConnection
+from kvtier.settings.ranges import Count, PauseMs
 from kvtier.transport.links import tune
 from kvtier.wire.frames import GREETING_CALL, pack_frame
 from kvtier.wire.messages import Greeting, encode
@@ -31,9 +32,9 @@ class AgentInUse(Exception):
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    max_connections: int = 1024
-    max_requests: int = 64  # under way on one peer's connection; engines' connections ask one thing at a time
-    stall_ms: float = 5000  # a client that moves no byte in the middle of a frame
+    max_connections: Count = 1024
+    max_requests: Count = 64  # under way on one peer's connection; engines' connections ask one thing at a time
+    stall_ms: PauseMs = 5000  # a client that moves no byte in the middle of a frame
 
 
 class Listeners:

@@ -17,6 +17,7 @@ import msgspec
 from kvtier.page.key import PageKey, digest_of, space_of
 from kvtier.policies.placement import NodeRoom, PlaceLocal, PlacementPolicy
 from kvtier.policies.replication import Candidate, NoReplicas, ReplicationPolicy
+from kvtier.settings.ranges import PauseMs, Share
 from kvtier.store.gathering import Gathering
 from kvtier.store.heat import hits_at
 from kvtier.store.node_store import NodeStore
@@ -39,9 +40,9 @@ class ShareSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     placement: PlacementPolicy = PlaceLocal()
     replication: ReplicationPolicy = NoReplicas()
-    every_ms: float = 5000
-    deadline_ms: float = 5000  # for a peer to fetch what it is offered
-    max_moved_share: float = 0.05  # of DRAM that is placed elsewhere in a round
+    every_ms: PauseMs = 5000
+    deadline_ms: PauseMs = 5000  # for a peer to fetch what it is offered
+    max_moved_share: Share = 0.05  # of DRAM that is placed elsewhere in a round
 
     @property
     def idle(self) -> bool:

@@ -32,6 +32,7 @@ from kvtier.client.meetings import Meeting, Meetings
 from kvtier.client.memory import SharedMemory
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
+from kvtier.settings.ranges import Seconds
 from kvtier.wire.leased_pages import numbers_ok
 from kvtier.wire.messages import (
     Acquire,
@@ -57,12 +58,12 @@ _NEEDS_NO_WRITING = (Status.EXISTS, Status.WRITING)
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long the engine may wait, in seconds: each operation as a whole, but for its own copying."""
 
-    connect_s: float = 0.2
-    look_s: float = 0.1
-    get_s: float = 2.0
-    put_s: float = 2.0
-    lease_s: float = 5.0
-    retry_s: float = 1.0  # an agent that failed is left alone for so long
+    connect_s: Seconds = 0.2
+    look_s: Seconds = 0.1
+    get_s: Seconds = 2.0
+    put_s: Seconds = 2.0
+    lease_s: Seconds = 5.0
+    retry_s: Seconds = 1.0  # an agent that failed is left alone for so long
 
 
 class _Committing(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvtier.policies.use import PageUse
+from kvtier.settings.ranges import CountOrNone
 
 
 class AdmitAll(msgspec.Struct, frozen=True, tag="all", tag_field="policy", forbid_unknown_fields=True):
@@ -15,7 +16,7 @@ class AdmitAll(msgspec.Struct, frozen=True, tag="all", tag_field="policy", forbi
 class AdmitReused(msgspec.Struct, frozen=True, tag="reused", tag_field="policy", forbid_unknown_fields=True):
     """Pages that were read at least `min_hits` times: one-off prompts cost the SSD no writes."""
 
-    min_hits: int = 1
+    min_hits: CountOrNone = 1
 
     def admits(self, use: PageUse) -> bool:
         return use.hits >= self.min_hits

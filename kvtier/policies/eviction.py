@@ -12,6 +12,7 @@ from math import log2
 import msgspec
 
 from kvtier.policies.use import PageUse
+from kvtier.settings.ranges import Amount
 
 Worth = tuple[float, float, float]
 
@@ -36,8 +37,8 @@ class ReusePerByte(msgspec.Struct, frozen=True, tag="reuse_per_byte", tag_field=
     Recomputing a page of T tokens behind d pages costs b*T + c*(((d+1)T)^2 - (dT)^2), the cost model's curve.
     """
 
-    ms_per_token: float = 0.02
-    ms_per_token2: float = 1e-7
+    ms_per_token: Amount = 0.02
+    ms_per_token2: Amount = 1e-7
 
     def __post_init__(self) -> None:
         if self.ms_per_token <= 0 or self.ms_per_token2 < 0:

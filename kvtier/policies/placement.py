@@ -8,6 +8,7 @@ from hashlib import blake2b
 import msgspec
 
 from kvtier.page.key import PageKey
+from kvtier.settings.ranges import Share
 
 
 class NodeRoom(msgspec.Struct, frozen=True):
@@ -28,7 +29,7 @@ class PlaceLocal(msgspec.Struct, frozen=True, tag="local", tag_field="policy", f
 class PlaceMostFree(msgspec.Struct, frozen=True, tag="most_free", tag_field="policy", forbid_unknown_fields=True):
     """The node with the largest free share, if it is freer than here by `margin_share`."""
 
-    margin_share: float = 0.1
+    margin_share: Share = 0.1
 
     def place(self, key: PageKey, length: int, here: str, nodes: Sequence[NodeRoom]) -> str:
         free = {room.node: room.free_bytes / room.pool_bytes for room in nodes if room.free_bytes >= length}

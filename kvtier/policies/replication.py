@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from kvtier.page.key import PageKey
+from kvtier.settings.ranges import Amount, Count, Size
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -26,9 +27,9 @@ class NoReplicas(msgspec.Struct, frozen=True, tag="none", tag_field="policy", fo
 class HotReplicas(msgspec.Struct, frozen=True, tag="hot", tag_field="policy", forbid_unknown_fields=True):
     """The hottest pages under a byte budget for each round, up to `copies` copies."""
 
-    min_hits: float = 4.0
-    copies: int = 2
-    budget_bytes: int = 256 << 20
+    min_hits: Amount = 4.0
+    copies: Count = 2
+    budget_bytes: Size = 256 << 20
 
     def choose(self, candidates: Iterable[Candidate]) -> list[PageKey]:
         wanted = [each for each in candidates if each.hits >= self.min_hits and each.copies < self.copies]

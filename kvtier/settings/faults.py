@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
@@ -18,7 +18,8 @@ def faults_in(raw: Any, settings: type) -> list[str]:
     return list(_wrong(raw, settings, ""))
 
 
-def _wrong(raw: Any, kind: Any, path: str) -> Iterator[str]:
+def _wrong(raw: Any, ranged: Any, path: str) -> Iterator[str]:
+    kind = get_args(ranged)[0] if get_origin(ranged) is Annotated else ranged
     tagged = [each for each in get_args(kind) if _is_struct(each) and each.__struct_config__.tag_field]
     structs = [each for each in (kind, *get_args(kind)) if _is_struct(each)]
     if isinstance(raw, dict) and tagged:
@@ -34,7 +35,7 @@ def _wrong(raw: Any, kind: Any, path: str) -> Iterator[str]:
     elif isinstance(raw, str) and kind is int and path.endswith("bytes"):
         yield f"{path}: {raw!r} is no size; write bytes or e.g. 8 GiB"
     else:
-        yield from _converted(raw, kind, path)
+        yield from _converted(raw, ranged, path)
 
 
 def _one_of(raw: dict[str, Any], kinds: Sequence[Any], path: str) -> Iterator[str]:

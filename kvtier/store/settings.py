@@ -8,6 +8,7 @@ import msgspec
 
 from kvtier.policies.admission import AdmissionPolicy, AdmitAll
 from kvtier.policies.eviction import EvictionPolicy, Lru
+from kvtier.settings.ranges import BlockSize, Count, Ms, PauseMs, Share, Size
 
 MIB = 1 << 20
 
@@ -20,17 +21,17 @@ class DemoteWhen(StrEnum):
 class DramSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The L3 share of a node."""
 
-    bytes: int
-    slab_bytes: int = 16 * MIB
+    bytes: Size
+    slab_bytes: BlockSize = 16 * MIB
     high_watermark: float = 0.95  # share of the pool in use above which pages leave ...
     low_watermark: float = 0.9  # ... down to here
-    pending_ttl_ms: float = 30_000  # a put that was begun and not committed
-    quarantine_ms: float = 300_000  # bytes of an expired put whose writer may still write
-    max_lease_ms: float = 30_000
-    retry_after_ms: float = 10
+    pending_ttl_ms: PauseMs = 30_000  # a put that was begun and not committed
+    quarantine_ms: Ms = 300_000  # bytes of an expired put whose writer may still write
+    max_lease_ms: PauseMs = 30_000
+    retry_after_ms: Ms = 10
     max_pinned_share: float = 0.3
-    max_pin_ms: float = 3_600_000
-    heat_half_life_ms: float = 600_000
+    max_pin_ms: Ms = 3_600_000
+    heat_half_life_ms: PauseMs = 600_000
     eviction: EvictionPolicy = Lru()
 
     def __post_init__(self) -> None:
@@ -43,17 +44,17 @@ class DramSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class SsdSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The L4 share of a node."""
 
-    bytes: int
-    segment_bytes: int = 256 * MIB
+    bytes: Size
+    segment_bytes: Size = 256 * MIB
     demote: DemoteWhen = DemoteWhen.COMMIT
     admission: AdmissionPolicy = AdmitAll()
-    max_queued_pages: int = 65_536  # waiting to be written; more are not written at all
-    batch_bytes: int = 4 * MIB
-    max_writing_bytes: int = 16 * MIB
-    max_reading_bytes: int = 64 * MIB
-    max_wanted_pages: int = 16_384  # waiting to be read
-    full_backoff_ms: float = 10_000  # no writes after the device said it is full
-    max_kept_share: float = 0.5  # of a reclaimed segment that is moved rather than forgotten
+    max_queued_pages: Count = 65_536  # waiting to be written; more are not written at all
+    batch_bytes: Size = 4 * MIB
+    max_writing_bytes: Size = 16 * MIB
+    max_reading_bytes: Size = 64 * MIB
+    max_wanted_pages: Count = 16_384  # waiting to be read
+    full_backoff_ms: Ms = 10_000  # no writes after the device said it is full
+    max_kept_share: Share = 0.5  # of a reclaimed segment that is moved rather than forgotten
 
     def __post_init__(self) -> None:
         if self.bytes < 3 * self.segment_bytes:

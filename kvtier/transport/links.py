@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from kvtier.settings.ranges import Count, Ms, PauseMs
 from kvtier.transport.peer_link import LinkCounters, PeerLink, PeerUnavailable
 from kvtier.wire.messages import Peer
 from kvtier.wire.stream import FrameStream
@@ -19,12 +20,12 @@ from kvtier.wire.stream import FrameStream
 class LinkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a node treats its peers."""
 
-    connect_ms: float = 1000
-    backoff_ms: float = 1000  # after a failed connection
-    stall_ms: float = 5000  # a peer that moves no byte in the middle of a frame, or answers nothing
-    idle_ms: float = 60_000
-    max_calls: int = 64  # under way on one connection
-    max_links: int = 256
+    connect_ms: PauseMs = 1000
+    backoff_ms: Ms = 1000  # after a failed connection
+    stall_ms: PauseMs = 5000  # a peer that moves no byte in the middle of a frame, or answers nothing
+    idle_ms: Ms = 60_000
+    max_calls: Count = 64  # under way on one connection
+    max_links: Count = 256
 
 
 class _Open(NamedTuple):

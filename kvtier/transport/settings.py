@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from kvtier.settings.ranges import Size, Threads
+
 
 class _Transport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="engine"):
     pass
@@ -14,15 +16,11 @@ class _Transport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class TcpTransport(_Transport, frozen=True, kw_only=True, tag="tcp"):
     """On the agents' own connections, into registered pages."""
 
-    call_bytes: int = 16 << 20  # neighbouring pages that are asked for at once; other answers wait behind two such calls
+    call_bytes: Size = 16 << 20  # neighbouring pages that are asked for at once; other answers wait behind two such calls
 
 
 class _OneSided(_Transport, frozen=True, kw_only=True):
-    threads: int = 8  # transfers under way at once
-
-    def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ValueError("transport.threads must be at least 1")
+    threads: Threads = 8  # transfers under way at once
 
 
 class MooncakeTransport(_OneSided, frozen=True, kw_only=True, tag="mooncake"):

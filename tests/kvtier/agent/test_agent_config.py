@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from enum import StrEnum
+from math import inf, nan
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -65,7 +67,11 @@ def test_a_whole_page_is_understood(tmp_path: Path) -> None:
         (("dram", "low_watermark"), 2.0, "watermark"),
         (("ssd", "segment_bytes"), "512 KiB", "at least twice"),
         (("serve", "max_conections"), 5, r"^serve\.max_conections: unknown key; did you mean max_connections\?$"),
-        (("node",), "", "node must not be empty"),
+        (("node",), "", r"^node: Expected `str` of length >= 1$"),
+        (("dram", "slab_bytes"), 5000, r"^dram\.slab_bytes: .*multiple of 4096"),
+        (("listen", "port"), 70_000, r"^listen\.port: Expected `int` <= 65535$"),
+        (("ssd", "io_threads"), 0, r"^ssd\.io_threads: Expected `int` >= 1$"),
+        (("tick_ms",), nan, r"^tick_ms: Expected `float` >= 1\.0$"),
         (("nodes",), "a", r"^nodes: unknown key; did you mean node\?$"),
     ],
 )
@@ -77,6 +83,51 @@ def test_what_is_wrong_is_named(tmp_path: Path, where: tuple[str, ...], value: A
     part[where[-1]] = value
     with pytest.raises(ConfigError, match=message):
         parse_config(config)
+
+
+def test_memory_is_whole_huge_pages_and_holds_a_slab(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    config["dram"] |= {"bytes": "17 MiB", "slab_bytes": "17 MiB"}
+    with pytest.raises(ConfigError, match="whole huge pages"):
+        parse_config(config)
+
+
+def test_every_number_has_a_lowest_and_a_highest(tmp_path: Path) -> None:
+    """A negative wait, no thread, or memory beyond any machine would come out as something else, and later."""
+    chosen = {
+        "dram": config_of(tmp_path)["dram"] | {"eviction": {"policy": "reuse_per_byte"}},
+        "share": {"placement": {"policy": "most_free"}, "replication": {"policy": "hot"}},
+        "peers": [{"node": "b", "host": "b", "port": 1}],
+        "listen": {"host": "127.0.0.1", "port": 5},
+        "transport": {"engine": "nixl"},
+    }
+    config = msgspec.to_builtins(parse_config(config_of(tmp_path, ssd={"admission": {"policy": "reused"}}, **chosen)))
+    numbers = [path for path, value in leaves(config) if isinstance(value, int | float) and not isinstance(value, bool)]
+    assert len(numbers) > 40
+    for path in numbers:
+        for wrong in (-1, 1 << 62, nan, inf):
+            with pytest.raises(ConfigError, match=str(path[-1])):
+                parse_config(changed(config, path, wrong))
+
+
+Way = tuple[str | int, ...]
+
+
+def leaves(data: Any, path: Way = ()) -> Iterator[tuple[Way, Any]]:
+    if not isinstance(data, dict | list | tuple):
+        yield path, data
+        return
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data):
+        yield from leaves(value, (*path, key))
+
+
+def changed(data: Any, path: Way, value: Any) -> Any:
+    """A copy with one leaf exchanged."""
+    if not path:
+        return value
+    copy = dict(data) if isinstance(data, dict) else list(data)
+    copy[path[0]] = changed(copy[path[0]], path[1:], value)  # type: ignore[index]
+    return copy
 
 
 def test_all_unknown_keys_are_named_at_once(tmp_path: Path) -> None:

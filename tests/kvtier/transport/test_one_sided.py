@@ -230,7 +230,7 @@ async def test_mori_without_a_device_says_so(tmp_path: Path, engine: str, wire: 
         ({"engine": "rocket"}, "rocket"),
         ({"engine": "mooncake", "protocol": "smoke"}, "smoke"),
         ({"engine": "nixl", "host": "127.0.0.1"}, "host"),
-        ({"engine": "nixl", "threads": 0}, "threads must be at least 1"),
+        ({"engine": "nixl", "threads": 0}, "transport.threads: Expected `int` >= 1"),
     ],
 )
 def test_wrong_words_are_named(tmp_path: Path, transport: dict[str, Any], said: str) -> None:
