@@ -17,6 +17,7 @@ from bench.tiers.buffers import Buffer
 from engine_adapters.launch.environments import ROOT
 from kvtier.agent.agent import monotonic_ms
 from kvtier.agent.fetcher import Fetcher
+from kvtier.agent.progress import Progress
 from kvtier.client.copier import PortableCopier
 from kvtier.client.page_client import ClientSettings, PageClient
 from kvtier.page.space import PageSpace
@@ -57,7 +58,7 @@ async def _beside_raw(peer: Peer, digests: bytes, rounds: int) -> LoopbackRatio:
     links = PeerLinks(LinkSettings())
     pool = DramPool.create(_BYTES)
     store = NodeStore(DramSettings(bytes=pool.bytes), None, epoch=1)
-    fetcher = Fetcher(store, pool, links, TcpPageReader(), monotonic_ms)
+    fetcher = Fetcher(store, pool, links, TcpPageReader(), Progress(), monotonic_ms)
     command = [sys.executable, "-m", "bench.tiers.raw_sender", str(PAGE_BYTES), str(PAGES)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as sender:  # noqa: ASYNC220 - once, before
         assert sender.stdout is not None

@@ -69,7 +69,7 @@ class Agent:
         )
         self.links = PeerLinks(config.links)
         reader = TimedPageReader(self._transport.reader, self.traffic)
-        self.fetcher = Fetcher(self.store, self.pool, self.links, reader, monotonic_ms)
+        self.fetcher = Fetcher(self.store, self.pool, self.links, reader, self.progress, monotonic_ms)
         self.stager = Stager(self.store, self.fetcher, self.progress, self.pump, config.stages, monotonic_ms)
         memory = self._transport.memory
         self.sharer = _sharer(config, self.store, self.links)
@@ -131,6 +131,7 @@ class Agent:
     def tick(self) -> None:
         now_ms = monotonic_ms()
         self.store.tick(now_ms)
+        self.progress.made()  # what somebody waits for may have run out, or been cleared
         if now_ms - self._desk.asked_ms > _IDLE_MS or now_ms - self._tidied_ms > _TIDY_MS:
             self.store.tidy()
             self._tidied_ms = now_ms

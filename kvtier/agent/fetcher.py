@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kvtier.agent.progress import Progress
 from kvtier.page.checksum import bound_checksums, split_checksums
 from kvtier.page.key import DIGEST_BYTES, PageKey, PageKeys, digest_of
 from kvtier.page.kind import PageKind
@@ -55,6 +56,7 @@ class Fetched(msgspec.Struct, frozen=True):
     statuses: list[Status]
     fetched_bytes: int = 0
     over_budget: bool = False
+    met_others: bool = False  # who write some of these pages here: those are BUSY
 
 
 class _Claim(msgspec.Struct):
@@ -78,19 +80,27 @@ class _Leased(msgspec.Struct):
     claims: list[_Claim]
     statuses: list[Status]
     over_budget: bool = False
+    met_others: bool = False
 
 
 class Fetcher:
     """One per agent. `clock_ms` is the store's."""
 
     def __init__(
-        self, store: NodeStore, pool: DramPool, links: PeerLinks, reader: PageReader, clock_ms: Callable[[], float]
+        self,
+        store: NodeStore,
+        pool: DramPool,
+        links: PeerLinks,
+        reader: PageReader,
+        progress: Progress,
+        clock_ms: Callable[[], float],
     ) -> None:
         self.counters = FetchCounters()
         self._store = store
         self._pool = pool
         self._links = links
         self._reader = reader
+        self._progress = progress
         self._clock_ms = clock_ms
         self._behind: set[asyncio.Task[Any]] = set()  # what a fetch does not wait for
 
@@ -129,7 +139,7 @@ class Fetcher:
         try:
             self._claim(leased, acquired, found, PageKeys(self._store.meet(space), digests), budget_bytes)
             moved_bytes = await self._move(leased, deadline_ms)
-            return Fetched(leased.statuses, moved_bytes, leased.over_budget)
+            return Fetched(leased.statuses, moved_bytes, leased.over_budget, leased.met_others)
         finally:
             self._begin(self._let_go(leased))
 
@@ -184,6 +194,7 @@ class Fetcher:
                 leased.statuses[position], leased.over_budget = Status.BUSY, True
                 continue
             reserved = self._reserve(keys[position], page.length, acquired.depths[index], PageKind(acquired.kinds[index]))
+            leased.met_others = leased.met_others or reserved.statuses[0] is Status.WRITING
             leased.statuses[position] = Status.OK if reserved.statuses[0] is Status.EXISTS else Status.BUSY
             if reserved.statuses[0] is Status.OK:
                 write_id, offset, generation = reserved.write_id, reserved.offsets[0], acquired.generations[index]
@@ -233,6 +244,7 @@ class Fetcher:
             log.exception("reading pages failed")
         finally:
             self._abort(claims)
+            self._progress.made()
             for target in targets:
                 target.release()  # an error that somebody keeps must not keep the pool's memory
 

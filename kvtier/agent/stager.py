@@ -15,11 +15,12 @@ from math import inf
 
 import msgspec
 
-from kvtier.agent.fetcher import Fetcher
+from kvtier.agent.fetcher import Fetched, Fetcher
 from kvtier.agent.progress import Progress
 from kvtier.page.key import PageKey, PageKeys, digest_of
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
+from kvtier.settings.ranges import Count, PauseMs, Share
 from kvtier.store.gathering import Gathering
 from kvtier.store.node_store import NodeStore
 from kvtier.wire.messages import Peer
@@ -42,10 +43,10 @@ class StageState(StrEnum):
 
 
 class StageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    max_running: int = 4
-    max_queued: int = 256
-    max_ms: float = 60_000  # the longest deadline that is granted, and the longest hold behind it
-    max_held_share: float = 0.3  # of DRAM, by all stages together
+    max_running: Count = 4
+    max_queued: Count = 256
+    max_ms: PauseMs = 60_000  # the longest deadline that is granted, and the longest hold behind it
+    max_held_share: Share = 0.3  # of DRAM, by all stages together
 
 
 class StageCounters(msgspec.Struct):
@@ -184,20 +185,38 @@ class Stager:
         return StageState.FULL if job.gathering.full else StageState.PARTIAL
 
     async def _bring(self, job: StageJob) -> None:
+        """From each source in turn, and again behind others who were writing the same pages, and may have given up."""
+        while True:
+            met_others = await self._bring_once(job)
+            await self._until_nothing_comes(job)
+            if not met_others or job.gathering.full or not self._missing(job):
+                return
+
+    async def _bring_once(self, job: StageJob) -> bool:
+        """Whether others were in the way."""
+        met_others = False
         self._gather(job)
         self._pump()
         for source in job.sources:
-            missing = [key for key in job.keys if self._store.catalog.get(key) is None]
+            missing = self._missing(job)
             for start in range(0, len(missing), _FETCH_PAGES):
-                if not await self._fetch(job, missing[start : start + _FETCH_PAGES], source):
-                    break
+                fetched = await self._fetch(job, missing[start : start + _FETCH_PAGES], source)
+                met_others = met_others or fetched.met_others
+                if fetched.statuses[-1] is not Status.OK:
+                    break  # a gap: what this source has behind it is not restored without it
                 self._gather(job)
+        return met_others
+
+    async def _until_nothing_comes(self, job: StageJob) -> None:
         while self._gather(job):
             self._pump()
             if self._store.tiering.starved:
                 job.gathering.full = True
                 return
             await self._progress.wait(self._left_s(job))
+
+    def _missing(self, job: StageJob) -> list[PageKey]:
+        return [key for key in job.keys if self._store.catalog.get(key) is None]
 
     def _gather(self, job: StageJob) -> bool:
         """Hold what is there; whether more is on its way."""
@@ -206,21 +225,20 @@ class Stager:
     def _room_bytes(self) -> int:
         return self.max_bytes - sum(each.gathering.claimed_bytes for each in self._jobs.values())
 
-    async def _fetch(self, job: StageJob, keys: Sequence[PageKey], source: Peer) -> bool:
-        """Whether to go on with this source."""
+    async def _fetch(self, job: StageJob, keys: Sequence[PageKey], source: Peer) -> Fetched:
         digests = b"".join(map(digest_of, keys))
         room_bytes = self._room_bytes()
         allowed_bytes = job.max_bytes - job.fetched_bytes if job.max_bytes else room_bytes
         if room_bytes <= 0 or job.gathering.full:
             job.gathering.full = True
-            return False
+            return Fetched([Status.BUSY] * len(keys))
         budget_bytes = min(room_bytes, allowed_bytes)
         fetched = await self._fetcher.fetch(job.space, digests, source, job.deadline_ms, budget_bytes)
         job.gathering.full = job.gathering.full or fetched.over_budget
         job.fetched_bytes += fetched.fetched_bytes
         self._progress.made()
         self._pump()
-        return fetched.statuses[-1] is Status.OK  # a gap: what this source has behind it is not restored without it
+        return fetched
 
     def _left_s(self, job: StageJob) -> float:
         return max(0.0, job.deadline_ms - self._clock_ms()) / 1000

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+from kvtier.wire import messages as wire
 from kvtier.wire.frames import HEADER_BYTES, unpack_header
-from kvtier.wire.messages import Peer
 
 Send = Callable[[bytes], None]
 
@@ -84,8 +84,29 @@ class HalfOpen(Mischief):
         send(data[: len(data) // 2] if self._stopped else data)
 
 
+class HeldUp(Mischief):
+    """Answers of one kind come when they are let go, and later ones at once."""
+
+    def __init__(self, kind: type[wire.Message]) -> None:
+        self._kind = kind
+        self._open = False
+        self.held: list[tuple[bytes, Send]] = []
+
+    def frame(self, data: bytes, send: Send) -> None:
+        body = data[HEADER_BYTES : HEADER_BYTES + unpack_header(data[:HEADER_BYTES]).body_bytes]
+        if not self._open and isinstance(wire.decode_reply(body), self._kind):
+            self.held.append((data, send))
+        else:
+            send(data)
+
+    def let_go(self) -> None:
+        self._open = True
+        for data, send in self.held:
+            send(data)
+
+
 @asynccontextmanager
-async def chaos(to: Peer, mischief: Mischief) -> AsyncIterator[Peer]:
+async def chaos(to: wire.Peer, mischief: Mischief) -> AsyncIterator[wire.Peer]:
     """The same node, to be reached through `mischief`."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -107,7 +128,7 @@ async def chaos(to: Peer, mischief: Mischief) -> AsyncIterator[Peer]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
-        yield Peer(to.node, "127.0.0.1", server.sockets[0].getsockname()[1])
+        yield wire.Peer(to.node, "127.0.0.1", server.sockets[0].getsockname()[1])
     finally:
         server.close()
         for task in tasks:

@@ -6,31 +6,11 @@ from pathlib import Path
 
 import pytest
 from agent_rig import PAGE_BYTES, config_of, digests, eventually, get, peer_of, put
-from chaos_link import Mischief, Send, chaos
+from chaos_link import HeldUp, chaos
 from node_rig import Connect, node, thread
 
 from kvtier.page.status import Status
 from kvtier.wire import messages as wire
-from kvtier.wire.frames import HEADER_BYTES, unpack_header
-
-
-class HeldUp(Mischief):
-    """Answers of one kind come when they are let go."""
-
-    def __init__(self, kind: type[wire.Message]) -> None:
-        self._kind = kind
-        self.held: list[tuple[bytes, Send]] = []
-
-    def frame(self, data: bytes, send: Send) -> None:
-        body = data[HEADER_BYTES : HEADER_BYTES + unpack_header(data[:HEADER_BYTES]).body_bytes]
-        if isinstance(wire.decode_reply(body), self._kind):
-            self.held.append((data, send))
-        else:
-            send(data)
-
-    def let_go(self) -> None:
-        for data, send in self.held:
-            send(data)
 
 
 @pytest.mark.parametrize("kind", [wire.Acquired, wire.PagesSent])

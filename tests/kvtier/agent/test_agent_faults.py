@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from agent_rig import PAGE_BYTES, SPACE, config_of, digests, eventually, get, peer_of, put
-from chaos_link import HalfOpen, Lost, Mischief, Spoilt, Swapped, Twice, chaos
+from chaos_link import HalfOpen, HeldUp, Lost, Mischief, Spoilt, Swapped, Twice, chaos
 from node_rig import Connect, Node, node, thread
 
 from kvtier.agent import agent as agent_module
@@ -122,3 +122,44 @@ async def test_a_clock_that_jumps_ends_leases_and_nothing_else(
         assert await thread(put, only.client, range(50, 58)) == [True] * 8
         assert await thread(get, only.client, range(50, 58)) == [True] * 8
         assert only.agent.store.meet(SPACE)
+
+
+async def test_what_a_cancelled_stage_was_bringing_is_brought_by_the_next(tmp_path: Path, connect: Connect) -> None:
+    late = HeldUp(wire.PagesSent)
+    async with node(config_of(tmp_path, "far"), connect) as far, node(config_of(tmp_path, "near"), connect) as near:
+        await thread(put, far.client, range(24))
+        async with chaos(peer_of(far.agent), late) as peer:
+            store = far.agent.store
+            first = await near.begin(range(24), peer)
+            await eventually(lambda: late.held, "its pages are on their way")
+            second = await near.begin(range(24), peer)
+            await eventually(lambda: store.counters.dram_hits == 48 and store.running_leases == 1, "the next was told to wait")
+            await near.ask(wire.CancelStage(first))
+            late.let_go()
+            assert (await near.ended(second)).state == "ready"
+
+
+async def test_a_stage_that_met_another_goes_on_behind_it(tmp_path: Path, connect: Connect) -> None:
+    late = HeldUp(wire.PagesSent)
+    configs = [config_of(tmp_path, name, pool_mib=24) for name in ("far", "near")]
+    async with node(configs[0], connect) as far, node(configs[1], connect) as near:
+        await thread(put, far.client, range(160))
+        async with chaos(peer_of(far.agent), late) as peer:
+            first = await near.begin(range(120, 128), peer)
+            await eventually(lambda: late.held, "its pages are on their way")
+            second = await near.begin(range(160), peer)
+            await eventually(lambda: len(late.held) == 2, "those before them, too")
+            late.let_go()
+            assert (await near.ended(first)).state == "ready"
+            staged = await near.ended(second)
+            assert (staged.state, staged.leading) == ("ready", 160)
+
+
+async def test_what_a_client_began_and_never_wrote_is_brought_once_its_time_is_up(tmp_path: Path, connect: Connect) -> None:
+    config = config_of(tmp_path, "near")
+    config["dram"]["pending_ttl_ms"] = 100
+    async with node(config_of(tmp_path, "far"), connect) as far, node(config, connect) as near:
+        await thread(put, far.client, range(8))
+        assert (await near.ask(wire.Reserve(near.space, digests(range(4, 8)), PAGE_BYTES))).write
+        staged = await near.stage(range(8), peer_of(far.agent))
+        assert (staged.state, staged.leading) == ("ready", 8)
