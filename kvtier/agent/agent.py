@@ -24,7 +24,6 @@ from kvtier.agent.timed_reader import TimedPageReader
 from kvtier.agent.traffic import Traffic
 from kvtier.copy.address import extent_of
 from kvtier.page.key import page_key
-from kvtier.pool.backing import HUGE_BYTES
 from kvtier.pool.dram_pool import DramPool
 from kvtier.ssd.segments import SsdSegments
 from kvtier.store.node_store import NodeStore
@@ -55,7 +54,7 @@ class Agent:
         """Takes memory and the SSD directory. Raises `BackingError`, `SsdInUse`, `TransportUnavailable`, OSError."""
         self.config = config
         self.progress = Progress()
-        dram = msgspec.structs.replace(config.dram, bytes=config.dram.bytes // HUGE_BYTES * HUGE_BYTES)
+        dram = msgspec.structs.replace(config.dram, bytes=config.dram.whole_bytes)
         self.pool = DramPool.create(dram.bytes, dram.backing, prefault=dram.prefault)
         self._transport = _transport(config, epoch, self.pool)
         self.store = NodeStore(dram, config.ssd, epoch)
@@ -210,7 +209,7 @@ def _transport(config: AgentConfig, epoch: int, pool: DramPool) -> Transport:
 def _control(node: str, desk: Desk) -> ControlServer:
     from kvtier.control.server import ControlServer  # an agent without a control surface needs no gRPC
 
-    return ControlServer(node, DeskClient(desk))
+    return ControlServer(node, lambda: DeskClient(desk))
 
 
 def _sharer(config: AgentConfig, store: NodeStore, links: PeerLinks) -> Sharer | None:

@@ -7,7 +7,7 @@ from kvtier.wire.messages import Reply, Request
 
 
 class DeskClient:
-    """Asks as one connection would, as long as the agent lives. For requests without payload in their answers."""
+    """Asks as one connection would that never ends. Not for leases and writes, and requests with payload in their answers."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import grpc
 from google.protobuf.message import Message
 from grpc.aio import ServicerContext
 
+from kvtier.control.unary_service import Answer, unary_service
 from kvtier.umbp import umbp_pb2 as pb
 from kvtier.umbp.clients import AlreadyRegistered, Capacity, Client
 from kvtier.umbp.master_state import Event, MasterState
@@ -16,8 +17,6 @@ from kvtier.umbp.master_state import Event, MasterState
 SERVICE = "umbp.UMBPMaster"
 MAX_HIT_QUERY = 4096
 HEARTBEAT_MS = 5000
-
-Answer = Callable[[Any, "ServicerContext[Any, Any]"], Awaitable[Message]]
 
 
 class MasterService:
@@ -47,8 +46,7 @@ class MasterService:
             "GetExternalKvHitCounts": self._hit_counts,
             "ReportMetrics": self._metrics,
         }
-        served = {name: _handler(answer, getattr(pb, f"{name}Request")) for name, answer in methods.items()}
-        return grpc.method_handlers_generic_handler(SERVICE, served)
+        return unary_service(SERVICE, {name: (answer, getattr(pb, f"{name}Request")) for name, answer in methods.items()})
 
     async def _register(self, request: pb.RegisterClientRequest, context: ServicerContext[Any, Any]) -> Message:
         client = Client(
@@ -177,14 +175,6 @@ class MasterService:
                 where = {"node_id": placed.node, "tier": placed.tier, "peer_address": address}
                 members.append({"outcome": pb.ROUTE_PUT_OUTCOME_ROUTED, **where})
         return members
-
-
-def _handler(answer: Answer, request: type[Message]) -> grpc.RpcMethodHandler[Any, Any]:
-    return grpc.unary_unary_rpc_method_handler(
-        answer,
-        request_deserializer=request.FromString,
-        response_serializer=lambda reply: reply.SerializeToString(),
-    )
 
 
 def _capacities(capacities: Any) -> tuple[Capacity, ...]:

@@ -8,20 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from agent_rig import PAGE_BYTES, SPACE, agent_here, config_of, digest, digests, get, peer_of, put
 from grpc import aio
 
 from kvtier.agent.agent import Agent
+from kvtier.agent.owner import MAX_SPACES
 from kvtier.client.page_client import PageClient
 from kvtier.control import control_pb2 as pb
-from kvtier.control.grpc_control import GrpcControl
+from kvtier.control.grpc_control import SERVICE, GrpcControl
 from kvtier.control.node_control import CutOrder, NodeControl, NodeUnavailable, PinOrder
 from kvtier.control.wire_control import WireControl
 from kvtier.page.status import Status
 from kvtier.transport.links import LinkSettings, PeerLinks
 
 Connect = Callable[..., PageClient]
+DEEP_SPACE = (
+    msgspec.msgpack.encode(SPACE).replace(b"\x98", b"\x99", 1) + b"\x91" * 50_000 + b"\0"
+)  # where a later version may have a field
 
 
 @pytest.fixture
@@ -94,10 +99,41 @@ async def test_who_is_not_there_is_said_to_be_unavailable(links: PeerLinks, agen
         await control.close()
 
 
-async def test_broken_requests_are_refused(agent: Agent) -> None:
+async def test_broken_requests_are_refused_and_not_logged(agent: Agent, caplog: pytest.LogCaptureFixture) -> None:
     assert agent.control is not None
+    pins = [
+        pb.PinRequest(digests=[b""]),
+        pb.PinRequest(spaces=[b"?"], digests=[b""], ttl_ms=[1.0]),
+        pb.PinRequest(spaces=[DEEP_SPACE], digests=[b""], ttl_ms=[1.0]),
+    ]
     async with aio.insecure_channel(f"127.0.0.1:{agent.control.port}") as channel:
-        for request in (pb.PinRequest(digests=[b""]), pb.PinRequest(spaces=[b"?"], digests=[b""], ttl_ms=[1.0])):
+        for method, data in [("ReadNode", b"\xff" * 20), *(("Pin", pin.SerializeToString()) for pin in pins)]:
+            call: Any = channel.unary_unary(f"/{SERVICE}/{method}")
             with pytest.raises(aio.AioRpcError) as refused:
-                await channel.unary_unary("/loadback.control.v1.NodeControl/Pin")(request.SerializeToString(), timeout=5)
+                await call(data, timeout=5)
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_pins_of_more_spaces_than_a_connection_names_are_kept(
+    agent: Agent, config: dict[str, Any], connect: Connect
+) -> None:
+    """A gateway pins for every shard of every model and revision, as long as the agent lives."""
+    assert agent.control is not None
+    control = GrpcControl("a", f"127.0.0.1:{agent.control.port}", 5.0)
+    for number in range(MAX_SPACES + 1):
+        strange = msgspec.structs.replace(SPACE, revision=str(number))
+        assert [each.status for each in await control.pin([PinOrder(strange, digests([1]), 1000.0)])] == [Status.MISS]
+    assert all(await asyncio.to_thread(put, connect(config), range(2)))
+    assert [each.status for each in await control.pin([PinOrder(SPACE, digests([0, 1]), 60_000.0)])] == [Status.OK]
+    await control.close()
+
+
+async def test_a_batch_of_which_one_pin_is_refused_holds_nothing(
+    control: NodeControl, config: dict[str, Any], connect: Connect
+) -> None:
+    assert all(await asyncio.to_thread(put, connect(config), range(4)))
+    orders = [PinOrder(SPACE, digests([0, 1]), 60_000.0), PinOrder(SPACE, b"no digest", 60_000.0)]
+    with pytest.raises(NodeUnavailable, match="32 bytes"):
+        await control.pin(orders)
+    assert (await control.report()).numbers["pinned_bytes"] == 0
