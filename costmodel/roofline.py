@@ -53,6 +53,8 @@ def _require_amounts(described: msgspec.Struct, may_be_zero: Iterable[str]) -> N
     ValueError that names the key."""
     for key, value in msgspec.structs.asdict(described).items():
         amounts = value.items() if isinstance(value, dict) else [("", value)]
+        if not amounts:
+            raise ValueError(f"{key} is empty: one amount is needed")
         for kind, amount in amounts:
             if isinstance(amount, str | bool) or (amount == 0 and key in may_be_zero):
                 continue

@@ -26,10 +26,12 @@ from bench.simulate.options import (
     Out,
     Prefetch,
     Seed,
+    Weights,
 )
 from bench.simulate.prefetch_arms import prefetch_arms
 from bench.simulate.runner import Run
 from bench.simulate.settings import parse_assumed
+from costmodel.roofline import DataType
 
 
 def exp1(
@@ -40,6 +42,7 @@ def exp1(
     jobs: Jobs = 0,
     hardware: Hardware = "",
     model: Model = "",
+    weights: Weights = None,
     horizon_s: Horizon = 0,
     mfu: Mfu = 0,
     cost: Cost = "",
@@ -60,7 +63,7 @@ def exp1(
       loadback sim exp1 --json
     """
     with told_errors():
-        choice = _choice(hardware, model, horizon_s, mfu, cost, hindsight, assume)
+        choice = _choice(hardware, model, weights, horizon_s, mfu, cost, hindsight, assume)
         experiments = _arms(exp1_experiments(choice, seed, words(configs)), prefetch)
         configurations(experiments, policy, seed, jobs, as_json, out)
 
@@ -73,6 +76,7 @@ def exp2(
     jobs: Jobs = 0,
     hardware: Hardware = "",
     model: Model = "",
+    weights: Weights = None,
     horizon_s: Horizon = 0,
     mfu: Mfu = 0,
     cost: Cost = "",
@@ -88,15 +92,17 @@ def exp2(
       loadback sim exp2 --json
     """
     with told_errors():
-        choice = _choice(hardware, model, horizon_s, mfu, cost, hindsight, assume)
+        choice = _choice(hardware, model, weights, horizon_s, mfu, cost, hindsight, assume)
         experiments = _arms(exp2_experiments(choice, seed, words(configs)), prefetch)
         configurations(experiments, policy, seed, jobs, as_json, out)
 
 
-def _choice(hardware: str, model: str, horizon_s: float, mfu: float, cost: str, hindsight: float, assume: str) -> Choice:
+def _choice(
+    hardware: str, model: str, weights: DataType | None, horizon_s: float, mfu: float, cost: str, hindsight: float, assume: str
+) -> Choice:
     """What both commands may change. Raises `ValueError` naming what is wrong."""
     guards, assumed = guards_of(cost), parse_assumed(assume)
-    return Choice("", hardware, model, horizon_s, cost=guards, mfu=mfu, hindsight=hindsight, assumed=assumed)
+    return Choice("", hardware, model, weights, horizon_s, cost=guards, mfu=mfu, hindsight=hindsight, assumed=assumed)
 
 
 def _arms(experiments: dict[str, Experiment], prefetch: str) -> dict[str, Experiment]:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from bench.simulate.article import exp1, exp2, grid
@@ -49,11 +50,13 @@ from bench.simulate.options import (
     Seed,
     Topology,
     Trace,
+    Weights,
 )
 from bench.simulate.runner import Run
 from bench.simulate.settings import parse_assumed
 from bench.simulate.table import result_table
 from bench.simulate.trials import ablation, churn, prefetch
+from costmodel.roofline import DataType
 
 _SCALE_POLICIES = "cost,round_robin,power_of_two,longest_prefix,dynamo"
 
@@ -75,6 +78,7 @@ def weka(
     topology: Topology = "",
     hardware: Hardware = "",
     model: Model = "",
+    weights: Weights = None,
     horizon_s: Horizon = 0,
     host_gb: HostGb = None,
     drain_share: Drain = None,
@@ -96,7 +100,7 @@ def weka(
       loadback sim weka --prefetch on,off,tool_call
     """
     with told_errors():
-        choice = _choice(topology, hardware, model, horizon_s, host_gb, cost, hindsight, assume, drain_share, path)
+        choice = _choice(topology, hardware, model, weights, horizon_s, host_gb, cost, hindsight, assume, drain_share, path)
         build = partial(weka_experiment, seed=seed, concurrency=concurrency)
         compare_choice(build, choice, policies, prefetch, seed, jobs, as_json, out)
 
@@ -110,6 +114,7 @@ def mooncake(
     topology: Topology = "",
     hardware: Hardware = "",
     model: Model = "",
+    weights: Weights = None,
     horizon_s: Horizon = 0,
     host_gb: HostGb = None,
     drain_share: Drain = None,
@@ -131,7 +136,7 @@ def mooncake(
     if kind not in ("conversation", "synthetic"):
         raise typer.BadParameter(f"{kind!r} is neither conversation nor synthetic", param_hint="--kind")
     with told_errors():
-        choice = _choice(topology, hardware, model, horizon_s, host_gb, cost, hindsight, assume, drain_share, path)
+        choice = _choice(topology, hardware, model, weights, horizon_s, host_gb, cost, hindsight, assume, drain_share, path)
         build = partial(mooncake_experiment, seed=seed, kind=kind)
         compare_choice(build, choice, policies, prefetch, seed, jobs, as_json, out)
 
@@ -144,6 +149,7 @@ def fork(
     topology: Topology = "",
     hardware: Hardware = "",
     model: Model = "",
+    weights: Weights = None,
     horizon_s: Horizon = 0,
     host_gb: HostGb = None,
     cost: Cost = "",
@@ -159,7 +165,7 @@ def fork(
       loadback sim fork --policies all --json
     """
     with told_errors():
-        choice = _choice(topology, hardware, model, horizon_s, host_gb, cost, hindsight, assume)
+        choice = _choice(topology, hardware, model, weights, horizon_s, host_gb, cost, hindsight, assume)
         build = partial(fork_experiment, seed=seed)
         compare_choice(build, choice, policies, prefetch, seed, jobs, as_json, out)
 
@@ -199,6 +205,7 @@ def _choice(
     topology: str,
     hardware: str,
     model: str,
+    weights: DataType | None,
     horizon_s: float,
     host_gb: float | None,
     cost: str,
@@ -209,9 +216,8 @@ def _choice(
 ) -> Choice:
     """Raises `ValueError` naming what is wrong."""
     guards, assumed = guards_of(cost), parse_assumed(assume)
-    return Choice(
-        topology, hardware, model, horizon_s, host_gb, drain_share, path, guards, hindsight=hindsight, assumed=assumed
-    )
+    chosen = Choice(topology, hardware, model, weights, horizon_s, host_gb, drain_share, path, guards)
+    return msgspec.structs.replace(chosen, hindsight=hindsight, assumed=assumed)
 
 
 def sizes_of(text: str) -> list[int]:

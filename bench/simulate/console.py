@@ -25,6 +25,7 @@ from bench.simulate.settings import ASSUMED, Settings
 from bench.simulate.table import result_table
 from costmodel.params import CostParams, Objective
 from costmodel.policies import REGISTRY
+from costmodel.roofline import DeploymentError
 from costmodel.values import Role
 from router.config.data_sheets import DataSheetError
 
@@ -37,7 +38,8 @@ def told_errors() -> Iterator[None]:
     try:
         yield
     except (DataSheetError, RunFailed, ExtraMissing, ValueError, OSError) as error:
-        print(str(error), file=sys.stderr, flush=True)
+        option = " (--weights)" if isinstance(error, DeploymentError) and error.key == "weight_type" else ""
+        print(f"{error}{option}", file=sys.stderr, flush=True)
         raise typer.Exit(1) from error
 
 
@@ -232,6 +234,7 @@ def setup_of(experiment: Experiment) -> Mapping[str, Any]:
     return {
         "topology": pool,
         "worker": f"{cluster.deployment.accelerators} x {cluster.accelerator.name}, {cluster.model.name}",
+        "weights": cluster.deployment.weight_type,
         "l1_tokens": params.kv_tokens,
         "decode_tokens": cluster.engine_params(Role.DECODE).kv_tokens if topology.disaggregated else None,
         "l2_tokens": params.host_kv_tokens,

@@ -21,7 +21,7 @@ from bench.simulate.settings import Settings
 from bench.simulate.traces import mooncake, weka
 from bench.simulate.workload import Workload
 from costmodel.params import CostParams, PolicyParams
-from costmodel.roofline import Deployment, kv_tokens
+from costmodel.roofline import Accelerator, DataType, Deployment, compute_type, kv_tokens
 from kvtier.prefetch.events import Trigger
 from router.config.data_sheets import load_accelerator, load_model
 
@@ -34,6 +34,7 @@ class Choice(msgspec.Struct, frozen=True):
     topology: str = ""
     hardware: str = ""
     model: str = ""
+    weights: DataType | None = None
     horizon_s: float = 0.0
     host_gb: float | None = None
     drain_share: float | None = None
@@ -161,7 +162,7 @@ def mooncake_experiment(choice: Choice, seed: int, kind: str) -> Experiment:
 def fork_experiment(choice: Choice, seed: int) -> Experiment:
     """llm-d's fork: bursts of 43 subagents over a 40k prefix, two sessions at once."""
     cluster = _cluster(Machine("4P4D", "h200", "kimi-k2", _H200), choice)
-    workload = fork(64, random.Random(f"{seed} workload"))
+    workload = fork(64, random.Random(f"{seed} workload"), context_tokens=_context(cluster))
     settings = choice.apply(Settings(horizon_s=1_800, concurrency=2))
     return Experiment("fork", workload, cluster, settings, PolicyParams(choice.cost))
 
@@ -241,18 +242,27 @@ def scale_experiment(choice: Choice, seed: int, workers: int) -> Experiment:
 
 
 def _cluster(machine: Machine, choice: Choice, engines: Engines | None = None) -> Cluster:
-    deployment = machine.deployment
+    """Raises `DeploymentError` where machine, model and their types do not go together: before anything runs."""
+    accelerator, model = load_accelerator(choice.hardware or machine.hardware), load_model(choice.model or machine.model)
+    deployment = _typed(machine.deployment, accelerator, choice.weights)
     if choice.host_gb is not None:
         deployment = msgspec.structs.replace(deployment, host_gb_per_accelerator=choice.host_gb)
     if choice.mfu:
         deployment = msgspec.structs.replace(deployment, mfu=choice.mfu)
-    return Cluster(
-        parse_topology(choice.topology or machine.topology),
-        load_accelerator(choice.hardware or machine.hardware),
-        load_model(choice.model or machine.model),
-        deployment,
-        engines or Engines(),
-    )
+    topology = parse_topology(choice.topology or machine.topology)
+    cluster = Cluster(topology, accelerator, model, deployment, engines or Engines())
+    for role in set(topology.roles().values()):
+        cluster.engine_params(role)
+    return cluster
+
+
+def _typed(deployment: Deployment, accelerator: Accelerator, weights: DataType | None) -> Deployment:
+    """In other `weights`, or on an accelerator that does not compute as the experiment's does: as a gateway would believe."""
+    if weights is None and deployment.compute_type in accelerator.tflops:
+        return deployment
+    weight_type = weights or DataType(deployment.weight_type)
+    computing = compute_type(accelerator, weight_type)
+    return msgspec.structs.replace(deployment, weight_type=weight_type.value, compute_type=computing.value)
 
 
 def _context(cluster: Cluster) -> int:

@@ -28,16 +28,22 @@ _TASK_TOKENS, _CHILD_CALLS = 2_000, 6
 
 
 def programbench(sessions: int, rng: random.Random, *, context_tokens: int) -> Workload:
-    """Append-only sessions that share tools and system prompt."""
-    plans = tuple(_programbench_session(number, rng, context_tokens) for number in range(sessions))
-    return Workload("programbench", PAGE_TOKENS, plans)
+    """Append-only sessions that share tools and system prompt. Raises `ValueError` where none fits."""
+    plans = (_programbench_session(number, rng, context_tokens) for number in range(sessions))
+    fitting = tuple(plan for plan in plans if plan.calls)
+    if not fitting:
+        raise ValueError(f"sessions begin with {_START_TOKENS:,} tokens: a context of {context_tokens:,} holds none")
+    return Workload("programbench", PAGE_TOKENS, fitting)
 
 
-def fork(
-    groups: int, rng: random.Random, *, children: int = FORK_CHILDREN, prefix_tokens: int = FORK_PREFIX_TOKENS
-) -> Workload:
-    """Each session: one root call over the prefix, then all children at once over the same prefix, then the root goes on."""
-    plans = tuple(_fork_session(number, rng, children, prefix_tokens) for number in range(groups))
+def fork(groups: int, rng: random.Random, *, context_tokens: int, children: int = FORK_CHILDREN) -> Workload:
+    """Each session: one root call over the prefix, then all children at once over the same prefix, then the root goes on.
+    Raises `ValueError` where a context does not hold the longest call."""
+    plans = tuple(_fork_session(number, rng, children) for number in range(groups))
+    calls = [call for plan in plans for thread in plan.threads for call in thread.calls]
+    longest = max(call.prompt_tokens + call.output_tokens for call in calls)
+    if longest > context_tokens:
+        raise ValueError(f"a fork's longest call takes {longest:,} tokens: a context of {context_tokens:,} does not hold it")
     return Workload("fork", PAGE_TOKENS, plans)
 
 
@@ -55,29 +61,29 @@ def _programbench_session(number: int, rng: random.Random, context_tokens: int) 
     return SessionPlan(f"pb{number}", (ThreadPlan(tuple(calls)),))
 
 
-def _fork_session(number: int, rng: random.Random, children: int, prefix_tokens: int) -> SessionPlan:
+def _fork_session(number: int, rng: random.Random, children: int) -> SessionPlan:
     base = (number + 1) * _SESSION_PAGES
-    prefix_pages = prefix_tokens // PAGE_TOKENS
+    prefix_pages = FORK_PREFIX_TOKENS // PAGE_TOKENS
     root = (
-        Call(prefix_tokens + _TASK_TOKENS, 800, (base, prefix_pages + _TASK_TOKENS // PAGE_TOKENS)),
-        Call(prefix_tokens + 2 * _TASK_TOKENS, 400, (base, prefix_pages + 2 * _TASK_TOKENS // PAGE_TOKENS)),
+        Call(FORK_PREFIX_TOKENS + _TASK_TOKENS, 800, (base, prefix_pages + _TASK_TOKENS // PAGE_TOKENS)),
+        Call(FORK_PREFIX_TOKENS + 2 * _TASK_TOKENS, 400, (base, prefix_pages + 2 * _TASK_TOKENS // PAGE_TOKENS)),
     )
     threads = [ThreadPlan(root)]
     for child in range(children):
         own = base + (child + 1) * (1 << 24)
-        threads.append(ThreadPlan(_child_calls(rng, base, own, prefix_tokens), 0, 0))
+        threads.append(ThreadPlan(_child_calls(rng, base, own), 0, 0))
     return SessionPlan(f"fork{number}", tuple(threads))
 
 
-def _child_calls(rng: random.Random, base: int, own: int, prefix_tokens: int) -> tuple[Call, ...]:
+def _child_calls(rng: random.Random, base: int, own: int) -> tuple[Call, ...]:
     """The prefix's pages, then the child's own; each call repeats the one before with its reply and a tool's answer."""
     calls: list[Call] = []
     tail = _TASK_TOKENS
     for _ in range(_CHILD_CALLS):
         output = max(1, round(_lognormal(rng, _OUTPUT_MEDIAN, _OUTPUT_SIGMA)))
         gap_ms = min(_lognormal(rng, _TOOL_MEDIAN_S, _TOOL_SIGMA), _TOOL_MAX_S) * 1000 if calls else 0.0
-        runs = (base, prefix_tokens // PAGE_TOKENS, own, tail // PAGE_TOKENS)
-        calls.append(Call(prefix_tokens + tail, output, runs, gap_ms))
+        runs = (base, FORK_PREFIX_TOKENS // PAGE_TOKENS, own, tail // PAGE_TOKENS)
+        calls.append(Call(FORK_PREFIX_TOKENS + tail, output, runs, gap_ms))
         tail += output + max(1, round(_lognormal(rng, _APPEND_MEDIAN, _APPEND_SIGMA)))
     return tuple(calls)
 

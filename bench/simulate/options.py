@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from costmodel.roofline import DataType
+
 Prefetch = Annotated[
     str, typer.Option(help="on, off, or the one trigger that is on, separated by commas: one policy with a shared pool.")
 ]
@@ -19,6 +21,7 @@ Jobs = Annotated[int, typer.Option(min=0, help="Policies simulated at once; 0 = 
 Topology = Annotated[str, typer.Option(help="1P2D, or 8U for unified workers.")]
 Hardware = Annotated[str, typer.Option(help="A file of configs/hardware, or a path.")]
 Model = Annotated[str, typer.Option(help="A file of configs/models, or a path.")]
+Weights = Annotated[DataType | None, typer.Option(help="What the weights are in, for a --model that has others.")]
 Horizon = Annotated[
     float,
     typer.Option(

@@ -126,6 +126,8 @@ def churn(
     with told_errors():
         changes = parse_changes(lose, joins=False) + parse_changes(join, joins=True)
         guards, assumed = guards_of(cost), parse_assumed(assume)
-        choice = Choice(topology, "", "", horizon_s, host_gb, cost=guards, churn=changes, hindsight=hindsight, assumed=assumed)
+        choice = Choice(
+            topology, "", "", None, horizon_s, host_gb, cost=guards, churn=changes, hindsight=hindsight, assumed=assumed
+        )
         build = partial(churn_experiment, seed=seed, concurrency=concurrency)
         compare_choice(build, choice, policies, prefetch, seed, jobs, as_json, out, unsaid=_CHURN_POLICIES)

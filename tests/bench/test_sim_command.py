@@ -10,10 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.simulate.console import setup_of
-from bench.simulate.experiments import Choice, exp1_experiments
+from bench.simulate.experiments import Choice, exp1_experiments, fork_experiment
 from bench.simulate.settings import ASSUMED
+from costmodel.roofline import DataType
 from kvtier.prefetch.events import Trigger
 from loadback.__main__ import build
+from router.config.data_sheets import CONFIGS
 
 DATA = Path(__file__).parents[1] / "data" / "traces"
 SHAPE = {"ttft_s", "first_call_ttft_s", "later_call_ttft_s", "e2e_s", "tokens_per_s", "hit", "first_call_hit"} | {
@@ -145,6 +147,31 @@ def test_figures_that_no_run_could_take_are_refused() -> None:
     assert "no simulated turn has a deadline" in sim("fork", "--cost", "objective=slo", code=1)
     assert "no prefill worker is left when p3 is lost" in sim("churn", "--lose", "p0@9,p1@9,p2@9,p3@9", "--join", "", code=1)
     assert "p0@900 comes after the last call" in sim("churn", "--horizon-s", "700", code=1)
+
+
+def test_models_have_the_weights_that_they_have() -> None:
+    assert "knows no 'fp4': choose one of bf16, fp8 (--weights)" in sim("fork", "--model", "deepseek-v3", code=1)
+    chosen = fork_experiment(Choice(model="deepseek-v3", weights=DataType.FP8), 1)
+    assert (chosen.cluster.deployment.weight_type, chosen.cluster.deployment.compute_type) == ("fp8", "fp8")
+    assert setup_of(chosen)["weights"] == "fp8"
+    assert setup_of(fork_experiment(Choice(), 1))["weights"] == "fp4"
+
+
+def test_an_accelerator_computes_as_it_can(tmp_path: Path) -> None:
+    sheet = (CONFIGS / "hardware" / "h200.yaml").read_text()
+    path = tmp_path / "mine.yaml"
+    path.write_text(sheet.replace("{fp8: 1979, bf16: 989}", "{bf16: 989}"))
+    assert fork_experiment(Choice(hardware=str(path)), 1).cluster.deployment.compute_type == "bf16"
+    path.write_text(sheet.replace("{fp8: 1979, bf16: 989}", "{}"))
+    assert f"{path}: tflops is empty" in sim("fork", "--hardware", str(path), code=1)
+
+
+def test_a_context_that_holds_no_session_is_told_before_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    sheet = (CONFIGS / "models" / "kimi-k2.yaml").read_text()
+    path.write_text(sheet.replace("context_tokens: 262144", "context_tokens: 8000"))
+    assert "a context of 8,000 does not hold it" in sim("fork", "--model", str(path), code=1)
+    assert "a context of 8,000 holds none" in sim("exp1", "--model", str(path), "--configs", "A", code=1)
 
 
 def test_a_trace_that_cannot_be_read_is_named_with_its_line(tmp_path: Path) -> None:

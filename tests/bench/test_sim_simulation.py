@@ -211,7 +211,7 @@ def test_routers_moves_are_no_first_calls() -> None:
 
 
 def test_subagents_of_a_fork_share_their_parents_prefix() -> None:
-    workload = fork(3, random.Random(1), children=6)
+    workload = fork(3, random.Random(1), context_tokens=100_000, children=6)
     outcome = simulate("longest_prefix", workload=workload, concurrency=1)
     children = [turn for turn in outcome.served if turn.first_call and turn.prompt_tokens == 42_000]
     assert len(children) >= 6

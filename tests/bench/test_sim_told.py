@@ -49,7 +49,7 @@ def test_a_system_prompt_has_one_name_in_every_thread_that_begins_with_it() -> N
 
 
 def test_a_forks_children_name_their_parents_prefix_but_have_a_past() -> None:
-    turns = [turn for turn, _ in heard(fork(2, random.Random(1), children=5))]
+    turns = [turn for turn, _ in heard(fork(2, random.Random(1), context_tokens=100_000, children=5))]
     children = [turn for turn in turns if turn.prefill_before is not None and turn.prefix is not None]
     assert len(children) >= 5
     assert {turn.shared_tokens for turn in children} == {0}
