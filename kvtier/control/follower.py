@@ -105,7 +105,7 @@ class AgentFollower:
         )
 
     async def run(self) -> None:
-        """Until cancelled; then nothing of the node is left in the indexes."""
+        """Until cancelled; then nothing of the node is left in the indexes, and whoever runs it again begins anew."""
         try:
             while True:
                 await self._round()
@@ -114,6 +114,8 @@ class AgentFollower:
         finally:
             for followed in self._followed.values():
                 followed.index.drop_source(followed.source)
+            self._followed.clear()
+            self._looked_ms = float("-inf")
 
     async def _round(self) -> None:
         try:
@@ -147,7 +149,10 @@ class AgentFollower:
         reply = await link.call(ReplayEvents(space, followed.feed.next_seq), self._settings.deadline_ms / 1000)
         if not isinstance(reply, Events):
             raise PeerRefused(f"{type(reply).__name__} is no answer to ReplayEvents")
-        batches = [decode_batch(batch) for batch in reply.batches]
+        try:
+            batches = [decode_batch(batch) for batch in reply.batches]
+        except ValueError as error:
+            raise PeerRefused(f"no events: {error}") from error
         await self._obey(followed, followed.feed.accept(reply.epoch, batches, snapshot=reply.snapshot))
 
     async def _obey(self, followed: _Followed, step: NodeStep) -> None:
@@ -158,6 +163,7 @@ class AgentFollower:
 
 
 def decode_batch(batch: EventBatch) -> NumberedBatch:
+    """Raises ValueError for hashes or a tier that are none."""
     return NumberedBatch(batch.seq, tuple(map(_decode_run, batch.events)))
 
 
