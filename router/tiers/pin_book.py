@@ -132,9 +132,8 @@ class PinBook:
         best = Held(Status.MISS)
         for space in filter(serves, node.report.spaces):
             held = await self._pin_space(node, name, space, digests[: await leading_bytes(name, digests, index)], ttl_ms)
-            best = max(best, held, key=lambda each: (each.pages, each.status is not Status.MISS))
-            if held.pages and held is not best:
-                await self._unpin_at(name, held)
+            best, other = sorted((best, held), key=_worth, reverse=True)
+            await self._unpin_at(name, other)
         return best
 
     async def _pin_space(self, node: Node, name: str, space: PageSpace, digests: bytes, ttl_ms: float) -> Held:
@@ -162,6 +161,10 @@ class PinBook:
             await node.control.unpin(held.pins)
         except NodeUnavailable as error:
             node.fault = str(error)
+
+
+def _worth(held: Held) -> tuple[int, bool]:
+    return held.pages, held.status is not Status.MISS
 
 
 def _refusal(refused: Pinned, pages: int) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
 import pytest
 
 from costmodel.values import Tier
@@ -145,6 +146,31 @@ async def test_what_an_agent_held_ends_with_its_life_and_its_number_is_another_s
     assert (held.status, held.pages, held.fault) == (Status.MISS, 0, "its agent was restarted")
     await book.remove(pins[0].id)
     assert node.unpinned == [2]
+
+
+class GrowingNode(MortalNode):
+    """Has the same pages in two spaces, and one more once the first was asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index: BlockIndex | None = None
+
+    async def report(self) -> NodeReport:
+        return NodeReport("a", 1, {}, (SPACE, msgspec.structs.replace(SPACE, kv_dtype="float8")))
+
+    async def pin(self, orders: Sequence[PinOrder]) -> list[Pinned]:
+        if self.index is not None:
+            self.index.apply(NodeKey("a"), BlocksStored((event_id(DIGESTS[::-1]),), event_id(DIGESTS), Tier.L3, 16), 0.0)
+        return await super().pin(orders)
+
+
+@pytest.mark.parametrize(("grows", "pages", "unpinned"), [(True, 2, [1]), (False, 1, [2])])
+async def test_of_two_spaces_of_a_node_one_alone_stays_pinned(grows: bool, pages: int, unpinned: list[int]) -> None:
+    node = GrowingNode()
+    book, _, index = await book_of(node, max_pins=2)
+    node.index = index if grows else None
+    pin = await book.add("both", DIGESTS + DIGESTS[::-1], index, lambda space: True, 10.0)
+    assert (pin.pages, node.unpinned) == (pages, unpinned)
 
 
 async def test_another_gateway_s_pins_are_unknown() -> None:
