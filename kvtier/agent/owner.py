@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kvtier.page.space import PageSpace
-
-MAX_SPACES = 64
+from kvtier.wire.messages import MAX_SPACES
 
 
 class TooManySpaces(Exception):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from kvtier.control.node_control import CutOrder, NodeReport, NodeUnavailable, Pinned, PinOrder
 from kvtier.page.status import Status
 from kvtier.transport.links import PeerLinks
-from kvtier.transport.peer_link import PeerRefused, PeerUnavailable
+from kvtier.transport.peer_link import PeerLink, PeerRefused, PeerUnavailable
 from kvtier.wire import messages as wire
 
 _Reply = TypeVar("_Reply", bound=wire.Message)
@@ -50,16 +50,27 @@ class WireControl:
         pass
 
     async def _pin(self, order: PinOrder) -> Pinned:
-        space = (await self._ask(wire.Attach(order.space), wire.Attached)).space
-        reply = await self._ask(wire.PinPages(space, order.digests, order.ttl_ms), wire.PagesPinned)
+        with _unavailable():
+            link = await self._links.to(self._peer)
+            space = await link.attach(order.space, self._deadline_s)  # a number means a space on its own connection alone
+            reply = await self._call(link, wire.PinPages(space, order.digests, order.ttl_ms), wire.PagesPinned)
         return Pinned(reply.status, reply.pin, reply.pages)
 
     async def _ask(self, request: wire.Request, kind: type[_Reply]) -> _Reply:
-        try:
-            link = await self._links.to(self._peer)
-            reply = await link.call(request, self._deadline_s)
-        except (PeerUnavailable, PeerRefused) as error:
-            raise NodeUnavailable(str(error)) from error
+        with _unavailable():
+            return await self._call(await self._links.to(self._peer), request, kind)
+
+    async def _call(self, link: PeerLink, request: wire.Request, kind: type[_Reply]) -> _Reply:
+        reply = await link.call(request, self._deadline_s)
         if not isinstance(reply, kind):
             raise NodeUnavailable(f"{type(reply).__name__} is no answer to {type(request).__name__}")
         return reply
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """What links raise, as `NodeUnavailable`."""
+    try:
+        yield
+    except (PeerUnavailable, PeerRefused) as error:
+        raise NodeUnavailable(str(error)) from error

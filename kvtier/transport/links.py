@@ -40,16 +40,17 @@ class PeerLinks:
         self.counters = LinkCounters()
         self._settings = settings
         self._open: dict[Peer, _Open] = {}
+        self._worn: list[_Open] = []  # their peers have new ones
         self._opening: dict[Peer, asyncio.Task[PeerLink]] = {}
         self._left_alone_until_s: dict[Peer, float] = {}
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._worn)
 
     async def to(self, peer: Peer) -> PeerLink:
         """A live link. Raises `PeerUnavailable`."""
         found = self._open.get(peer)
-        if found is not None and found.link.alive:
+        if found is not None and found.link.alive and not found.link.worn:
             return found.link
         opening = self._opening.get(peer)
         if opening is None:
@@ -62,29 +63,32 @@ class PeerLinks:
     def sweep(self) -> None:
         """End links that nobody has used for a while, and forget what is over. Call every second or so."""
         now_s = asyncio.get_running_loop().time()
-        for peer, (link, running) in list(self._open.items()):
-            if running.done():
-                del self._open[peer]
-            elif not link.busy and now_s - link.idle_since_s > self._settings.idle_ms / 1000:
+        self._open = {peer: each for peer, each in self._open.items() if not each.running.done()}
+        self._worn = [each for each in self._worn if not each.running.done()]
+        for link, _ in self._all():
+            if not link.busy and now_s - link.idle_since_s > self._settings.idle_ms / 1000:
                 link.abort()
         self._left_alone_until_s = {peer: until_s for peer, until_s in self._left_alone_until_s.items() if until_s > now_s}
 
     async def close(self) -> None:
         for opening in self._opening.values():
             opening.cancel()
-        for link, _ in self._open.values():
+        for link, _ in self._all():
             link.abort()
-        tasks = [*self._opening.values(), *(running for _, running in self._open.values())]
+        tasks = [*self._opening.values(), *(running for _, running in self._all())]
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _all(self) -> list[_Open]:
+        return [*self._open.values(), *self._worn]
 
     def _check(self, peer: Peer) -> None:
         now_s = asyncio.get_running_loop().time()
         if self._left_alone_until_s.get(peer, 0.0) > now_s:
             raise PeerUnavailable(f"{peer.node} could not be reached a moment ago")
-        if len(self._open) >= self._settings.max_links:
+        if len(self) >= self._settings.max_links:
             self.sweep()
-        if len(self._open) >= self._settings.max_links:
-            raise PeerUnavailable(f"{len(self._open)} links are open, as many as max_links allows")
+        if len(self) >= self._settings.max_links:
+            raise PeerUnavailable(f"{len(self)} links are open, as many as max_links allows")
 
     async def _connect(self, peer: Peer) -> PeerLink:
         connect_s = self._settings.connect_ms / 1000
@@ -114,6 +118,8 @@ class PeerLinks:
             return
         self.counters.links_opened += 1
         link = task.result()
+        if peer in self._open:
+            self._worn.append(self._open[peer])
         self._open[peer] = _Open(link, asyncio.get_running_loop().create_task(link.run()))
 
 

@@ -21,6 +21,7 @@ from kvtier.page.checksum import growing_checksum
 from kvtier.page.space import PageSpace
 from kvtier.wire.frames import FrameError, Header
 from kvtier.wire.messages import (
+    MAX_SPACES,
     PROTOCOL_VERSION,
     Attach,
     Attached,
@@ -102,6 +103,11 @@ class PeerLink:
     @property
     def busy(self) -> bool:
         return bool(self._calls)
+
+    @property
+    def worn(self) -> bool:
+        """Whether it has named as many spaces as leave room for those who hold it: others had better have a new one."""
+        return len(self._spaces) >= MAX_SPACES // 2
 
     async def greet(self, node: str, deadline_s: float) -> Greeting:
         """The peer's greeting, the first thing it says; before `run`. Raises `PeerUnavailable`, also for another node."""

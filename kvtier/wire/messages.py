@@ -17,6 +17,7 @@ from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
 
 PROTOCOL_VERSION = 3
+MAX_SPACES = 64  # that one connection may name
 
 
 class Column(array):  # type: ignore[type-arg]  # at run time it takes none

@@ -14,7 +14,6 @@ from agent_rig import PAGE_BYTES, SPACE, agent_here, config_of, digest, digests,
 from grpc import aio
 
 from kvtier.agent.agent import Agent
-from kvtier.agent.owner import MAX_SPACES
 from kvtier.client.page_client import PageClient
 from kvtier.control import control_pb2 as pb
 from kvtier.control.grpc_control import SERVICE, GrpcControl
@@ -22,6 +21,7 @@ from kvtier.control.node_control import CutOrder, NodeControl, NodeUnavailable, 
 from kvtier.control.wire_control import WireControl
 from kvtier.page.status import Status
 from kvtier.transport.links import LinkSettings, PeerLinks
+from kvtier.wire.messages import MAX_SPACES
 
 Connect = Callable[..., PageClient]
 DEEP_SPACE = (
@@ -116,17 +116,15 @@ async def test_broken_requests_are_refused_and_not_logged(agent: Agent, caplog: 
 
 
 async def test_pins_of_more_spaces_than_a_connection_names_are_kept(
-    agent: Agent, config: dict[str, Any], connect: Connect
+    control: NodeControl, config: dict[str, Any], connect: Connect, links: PeerLinks
 ) -> None:
     """A gateway pins for every shard of every model and revision, as long as the agent lives."""
-    assert agent.control is not None
-    control = GrpcControl("a", f"127.0.0.1:{agent.control.port}", 5.0)
     for number in range(MAX_SPACES + 1):
         strange = msgspec.structs.replace(SPACE, revision=str(number))
         assert [each.status for each in await control.pin([PinOrder(strange, digests([1]), 1000.0)])] == [Status.MISS]
     assert all(await asyncio.to_thread(put, connect(config), range(2)))
     assert [each.status for each in await control.pin([PinOrder(SPACE, digests([0, 1]), 60_000.0)])] == [Status.OK]
-    await control.close()
+    assert len(links) == links.counters.links_opened <= 3
 
 
 async def test_a_batch_of_which_one_pin_is_refused_holds_nothing(
