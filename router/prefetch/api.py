@@ -40,7 +40,7 @@ class PrefetchBody(NamesPrompt):
     worker: Name | None = None  # `name` or `name#rank`; absent, the policy chooses
     deadline_ms: Annotated[float, Meta(gt=0, le=3_600_000)] = 30_000.0  # from now
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
-    max_bytes: Annotated[int, Meta(ge=0)] = 0
+    max_bytes: Annotated[int, Meta(ge=0, le=1 << 60)] = 0
 
     subjects: ClassVar[tuple[str, ...]] = ("thread", "messages", "tokens", "hashes")
 

@@ -102,7 +102,6 @@ class LinkedAgents:
     def __init__(self, peers: Mapping[str, Peer], links: PeerLinks) -> None:
         self.peers = dict(peers)
         self._links = links
-        self._spaces: dict[str, tuple[PageSpace, ...]] = {}
 
     async def stage(
         self, pages: Pages, node: str, source: str, deadline_ms: float, hold_ms: float, max_bytes: int | None
@@ -204,11 +203,10 @@ class LinkedAgents:
             raise AgentFault(FailReason.NODE_LOST, str(error), node) from error
 
     async def _shards(self, pages: Pages, node: str, holder: str) -> tuple[PeerLink, list[list[int]]]:
-        """Every shard of every space that may hold the pages, attached at `node`. `holder` knows which spaces there are."""
-        spaces = _matching(await self._spaces_of(holder), pages)
-        if not spaces:
-            self._spaces.pop(holder, None)
-            spaces = _matching(await self._spaces_of(holder), pages)
+        """Every shard of every space that may hold the pages, attached at `node`. `holder` knows which spaces there are, and is
+        asked each time: an engine that comes back with another KV type writes to one that is new."""
+        told = await _ask(holder, await self._to(holder), wire.AskSpaces(), wire.Spaces)
+        spaces = _matching(told.spaces.values(), pages)
         if not spaces:
             raise AgentFault(FailReason.NO_COPY, f"{holder} knows no pages of {sorted(pages.models)}", holder)
         link = await self._to(node)
@@ -218,13 +216,6 @@ class LinkedAgents:
             raise AgentFault(FailReason.NODE_LOST, str(error), node) from error
         except PeerRefused as error:
             raise AgentFault(FailReason.TRANSFER, str(error), node) from error
-
-    async def _spaces_of(self, node: str) -> tuple[PageSpace, ...]:
-        known = self._spaces.get(node)
-        if known is None:
-            told = await _ask(node, await self._to(node), wire.AskSpaces(), wire.Spaces)
-            known = self._spaces[node] = tuple(told.spaces.values())
-        return known
 
 
 def shards_of(whole: PageSpace) -> Iterator[PageSpace]:
@@ -238,7 +229,7 @@ def shards_of(whole: PageSpace) -> Iterator[PageSpace]:
                 yield msgspec.structs.replace(whole, shard=own)
 
 
-def _matching(spaces: tuple[PageSpace, ...], pages: Pages) -> list[PageSpace]:
+def _matching(spaces: Iterable[PageSpace], pages: Pages) -> list[PageSpace]:
     """By the model's name as engines tell it, a path's last part counting as the name."""
     names = set(map(model_name, pages.models))
     return [space for space in spaces if space.page_tokens == pages.page_tokens and model_name(space.model) in names]

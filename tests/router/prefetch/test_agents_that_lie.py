@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
+from kvtier.page.space import PageSpace, Shard
 from kvtier.prefetch.events import FailReason
 from kvtier.wire import messages as wire
 from kvtier.wire.messages import Peer
-from router.prefetch.node_agents import AgentFault, LinkedAgents, Ticket
+from router.prefetch.node_agents import AgentFault, LinkedAgents, Pages, Ticket
 
 NODE = "n0"
 EPOCH = 7
@@ -52,6 +54,38 @@ async def test_what_stages_may_hold_is_a_number(told: float) -> None:
 async def test_a_stage_is_in_a_state_that_there_is() -> None:
     with pytest.raises(AgentFault, match="asleep"):
         await agents(wire.Staging(1, "asleep", 4, 0, 0)).progress(Ticket(NODE, EPOCH, ((1,),)))
+
+
+class Growing(Link):
+    """Knows of more spaces from call to call, and begins whatever stage it is asked for."""
+
+    def __init__(self, *told: tuple[PageSpace, ...]) -> None:
+        super().__init__(wire.Staging(1, "queued", 1, 0, 0))
+        self._told = list(told)
+        self.ordered: list[wire.Stage] = []
+
+    async def attach(self, space: PageSpace, deadline_s: float) -> int:
+        return 1
+
+    async def call(self, request: wire.Message, deadline_s: float) -> wire.Message:
+        if isinstance(request, wire.AskSpaces):
+            spaces = self._told.pop(0)
+            return wire.Spaces(EPOCH, {bytes([number]) * 16: space for number, space in enumerate(spaces)})
+        if isinstance(request, wire.Stage):
+            self.ordered.append(request)
+        return await super().call(request, deadline_s)
+
+
+async def test_a_space_that_is_new_is_staged_too() -> None:
+    """The engine came back with another KV type."""
+    old = PageSpace("m", "bfloat16", "page_first", 16)
+    new = msgspec.structs.replace(old, kv_dtype="float8", shard=Shard(0, 2))
+    link: Any = Growing((old,), (old, new))
+    known = LinkedAgents({NODE: Peer(NODE, "127.0.0.1", 1)}, link)
+    pages = Pages(frozenset({"m"}), 16, b"d" * 32)
+    assert (await known.stage(pages, NODE, NODE, 1.0, 1.0, None)).spaces == ((1,),)
+    assert (await known.stage(pages, NODE, NODE, 1.0, 1.0, 10)).spaces == ((1,), (1, 1))
+    assert [order.max_bytes for order in link.ordered] == [0, 3, 3, 3]
 
 
 async def test_another_life_of_an_agent_has_no_stage_of_ours() -> None:

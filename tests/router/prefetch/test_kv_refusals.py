@@ -55,6 +55,13 @@ async def test_less_than_a_page_is_refused_with_the_pages_size(gateway: Gateway,
     assert taken.status_code == {"/v1/kv/prefetch": 202, "/v1/kv/pins": 409}[path], "no agent is there to pin it"
 
 
+async def test_more_bytes_than_there_are_is_no_bound(gateway: Gateway, http: httpx.AsyncClient) -> None:
+    discover(gateway)
+    for max_bytes, status in ((1 << 60, 202), ((1 << 60) + 1, 400), (10**30, 400)):
+        reply = await http.post("/v1/kv/prefetch", json={"tokens": [1] * PAGE, "max_bytes": max_bytes})
+        assert reply.status_code == status, reply.text
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "code"),
     [
