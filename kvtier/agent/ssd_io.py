@@ -76,8 +76,8 @@ def note_clears(segments: SsdSegments, spaces: Sequence[bytes]) -> bool:
     """Whether it was done."""
     try:
         segments.clear(spaces)
-    except OSError:
-        log.exception("noting in %s what was cleared failed", segments.directory)
+    except OSError as error:
+        log.warning("noting in %s what was cleared failed: %s", segments.directory, error)
         return False
     return True
 
@@ -102,8 +102,8 @@ def _append(segments: SsdSegments, pages: Sequence[PageToWrite]) -> list[Written
     except SsdFull as error:
         log.warning("SSD is full: %s", error)
         return [Written(Status.BUSY)] * len(pages)
-    except OSError:
-        log.exception("writing %d pages to %s failed", len(pages), segments.directory)
+    except OSError as error:
+        log.warning("writing %d pages to %s failed: %s", len(pages), segments.directory, error)
         return [Written(Status.MISS)] * len(pages)
 
 

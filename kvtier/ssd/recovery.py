@@ -3,8 +3,9 @@
 Group headers are read, pages are not: each is checked when it is read, as always. Only the last group of a file that was never
 sealed may have been cut off by a kill, so that its pages are checked now and the broken ones dropped. A damaged group header
 costs its own pages: the search goes on at the next whole header behind it, which names its segment and its place. A file
-without a header of ours is left alone and reported, unless groups of ours are in it, or it is empty or blank: then it was being
-created. Pages of spaces that were cleared since they were written are not taken in; where the note of that is lost, no page is.
+that cannot be read is left alone and reported; so is one without a header of ours, unless groups of ours are in it, or it is
+empty or blank: then it was being created. Pages of spaces that were cleared since they were written are not taken in; where the
+note of that is lost, no page is.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Recovered(msgspec.Struct):
     files: list[SegmentFile] = []
     torn_pages: int = 0  # of groups that were cut off
     lost_bytes: int = 0  # behind group headers that are damaged
-    rejected: list[Path] = []  # not ours: they stay, and take space
+    rejected: list[Path] = []  # not ours, or not to be read: they stay, and take space
     newest: int = 0  # highest segment number seen
     clears: dict[bytes, SsdPlace] = {}
 
@@ -116,7 +117,17 @@ def _was_cleared(found: Recovered, space: PageSpace, place: SsdPlace) -> bool:
 
 
 def _scan(path: Path) -> tuple[int, list[Group], int] | None:
-    """Segment number, whole groups, and pages lost at its end; None for a file that is not ours."""
+    """Segment number, whole groups, and pages lost at its end; None for a file that is not ours, or that the device does not
+    give back: one bad place costs a segment, not the node."""
+    try:
+        return _scan_file(path)
+    except OSError as error:
+        log.warning("%s cannot be read and is left out: %s", path, error.strerror)
+        return None
+
+
+def _scan_file(path: Path) -> tuple[int, list[Group], int] | None:
+    """Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         head = os.pread(fd, BLOCK_BYTES, 0)

@@ -108,3 +108,16 @@ def test_a_header_inside_a_page_is_no_group(tmp_path: Path) -> None:
     again = opened(tmp_path / "outer")
     assert [each.record.depth for each in again.recovered.pages] == [2]
     again.close()
+
+
+def test_a_file_that_cannot_be_read_costs_itself_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    written(tmp_path)
+    unreadable = [tmp_path / "000000000005.lbkv", tmp_path / "000000000007.lbkv"]
+    unreadable[0].mkdir()
+    unreadable[1].symlink_to(tmp_path / "nowhere")
+    again = opened(tmp_path)
+    assert [each.record.depth for each in again.recovered.pages] == list(range(8))
+    assert again.recovered.rejected == unreadable
+    assert all(str(path) in caplog.text for path in unreadable)
+    assert again.append([page(9)])[0].segment == 8
+    again.close()
