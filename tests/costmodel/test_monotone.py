@@ -5,52 +5,19 @@ from __future__ import annotations
 import random
 
 import msgspec
+from drawn_workers import RESTORE, decodes, fleet_of, prefills
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.params import CostParams, CutRule, PolicyParams
 from costmodel.policies import CostPolicy
 from costmodel.score import score_decode, score_pair, score_prefill
-from costmodel.values import (
-    Decode,
-    DecodeRates,
-    Fleet,
-    Link,
-    Load,
-    Prefill,
-    PrefillRates,
-    Residency,
-    Run,
-    Tier,
-    Turn,
-    WorkerKey,
-)
+from costmodel.values import Decode, Fleet, Prefill, Residency, Turn
 
 PARAMS = CostParams(cut_rule=CutRule.BEST)
 # The cut is the one that is done first; with a weight on what it displaces, a slower one may displace less and cost less.
 OWN_TIME = msgspec.structs.replace(PARAMS, displacement_weight=0.0)
-RESTORE = {Tier.L2: Link(0.1, 5e7), Tier.L3: Link(0.2, 4e7), Tier.L4: Link(0.5, 1e7)}
 amounts = st.floats(0, 1e5)
-
-
-@st.composite
-def prefills(draw: st.DrawFn, number: int = 0) -> Prefill:
-    runs, start = [], 0
-    for tokens, tier in draw(st.lists(st.tuples(st.integers(64, 20_000), st.sampled_from(Tier)), max_size=3)):
-        runs.append(Run(start, tokens, tier))
-        start += tokens
-    rates = PrefillRates(draw(st.floats(0, 50)), draw(st.floats(1e-3, 0.2)), draw(st.floats(0, 1e-6)))
-    return Prefill(WorkerKey("p", number), Residency(tuple(runs)), Load(draw(amounts)), rates, RESTORE)
-
-
-@st.composite
-def decodes(draw: st.DrawFn, number: int = 0) -> Decode:
-    load = Load(0.0, draw(st.integers(0, 200)), draw(st.integers(0, 50)), draw(st.integers(0, 900_000)), 1_000_000, 128)
-    return Decode(WorkerKey("d", number), load, DecodeRates(draw(st.floats(1, 50)), draw(st.floats(0, 1))), Link(1.0, 4e7))
-
-
-def fleet_of(some: list[Prefill], other: list[Decode]) -> Fleet:
-    return Fleet(tuple(some), tuple(other), 35_136.0, disaggregated=True)
 
 
 @settings(max_examples=80, deadline=None)
