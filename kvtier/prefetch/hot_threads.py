@@ -1,11 +1,11 @@
 """The fleet changes: the threads likeliest to return leave a draining worker, or come to a new one, before their turns do.
 
-They are ranked at once and weighed a few at a time, since each asks the cost model, and turns wait meanwhile.
+They are weighed a few at a time, and once for all workers that came together: each asks the cost model while turns wait.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import islice
 
@@ -29,13 +29,13 @@ _RANKED = 2  # times the threads that may move: those that were last heard of
 
 
 class Hot(msgspec.Struct, frozen=True, gc=False):
-    """`to`: it moves only if it would now be sent there; None: wherever it would be sent."""
+    """`to`: it moves only if it would now be sent to one of these; None: wherever it would be sent."""
 
     trigger: Trigger
     thread: str
     idle_since_ms: float | None
     chance: float
-    to: WorkerKey | None
+    to: frozenset[WorkerKey] | None
 
 
 class HotThreads:
@@ -44,12 +44,13 @@ class HotThreads:
         self._opening = opening
         self._model = model
         self._destinations = destinations
-        self._next: deque[Hot] = deque()
+        self._next: OrderedDict[str, Hot] = OrderedDict()  # by thread
+        self._new: set[WorkerKey] = set()  # that threads are still to be ranked for
 
     @property
     def waiting(self) -> bool:
         """Some are still to be weighed."""
-        return bool(self._next)
+        return bool(self._next or self._new)
 
     def drained(self, worker: WorkerKey, watches: Watches, now_ms: float) -> None:
         """What was on its way there is planned anew."""
@@ -60,14 +61,15 @@ class HotThreads:
         found = (watch for watch in reversed(watches) if watch.worker == worker or watch.thread in subjects)
         self._rank(Trigger.DRAIN, found, None, now_ms)
 
-    def scaled_out(self, worker: WorkerKey, watches: Watches, now_ms: float) -> None:
-        idle = (watch for watch in reversed(watches) if watch.idle_since_ms is not None)
-        self._rank(Trigger.SCALE_OUT, idle, worker, now_ms)
+    def scaled_out(self, worker: WorkerKey) -> None:
+        self._new.add(worker)
 
     def advance(self, watches: Watches, view: View, now_ms: float) -> list[Job]:
         """Weigh the next few. The jobs that were begun."""
+        self._rank_for_new(watches, now_ms)
         jobs = []
-        for hot in [self._next.popleft() for _ in range(min(_AT_ONCE, len(self._next)))]:
+        for _ in range(min(_AT_ONCE, len(self._next))):
+            hot = self._next.popitem(last=False)[1]
             watch = watches.get(hot.thread)
             if watch is not None and watch.idle_since_ms == hot.idle_since_ms and self._may_begin(hot):
                 job = self._begin(hot, watch, view, now_ms)
@@ -81,7 +83,13 @@ class HotThreads:
         params = self._board.params
         return params.mode is not Mode.OFF and trigger in params.triggers
 
-    def _rank(self, trigger: Trigger, watches: Iterable[Watch], to: WorkerKey | None, now_ms: float) -> None:
+    def _rank_for_new(self, watches: Watches, now_ms: float) -> None:
+        if self._new:
+            new, self._new = frozenset(self._new), set()
+            idle = (watch for watch in reversed(watches) if watch.idle_since_ms is not None)
+            self._rank(Trigger.SCALE_OUT, idle, new, now_ms)
+
+    def _rank(self, trigger: Trigger, watches: Iterable[Watch], to: frozenset[WorkerKey] | None, now_ms: float) -> None:
         """The likeliest first, as many as may. `watches`: last heard of first."""
         if not self._wanted(trigger):
             return
@@ -89,11 +97,23 @@ class HotThreads:
         lately = list(islice(watches, _RANKED * params.drain_threads))
         hot = [Hot(trigger, each.thread, each.idle_since_ms, self._chance(each, now_ms), to) for each in reversed(lately)]
         hot.sort(key=lambda each: -each.chance)
-        self._next += [each for each in hot[: params.drain_threads] if each.chance >= params.min_probability]
+        for each in hot[: params.drain_threads]:
+            if each.chance >= params.min_probability:
+                self._join(each)
+
+    def _join(self, hot: Hot) -> None:
+        """A thread that waits to be weighed goes to whichever of its places is then the cheapest."""
+        before = self._next.get(hot.thread)
+        if before is not None and before.idle_since_ms == hot.idle_since_ms:
+            if before.to is None:
+                return
+            if hot.to is not None:
+                hot = msgspec.structs.replace(hot, to=before.to | hot.to)
+        self._next[hot.thread] = hot
 
     def _begin(self, hot: Hot, watch: Watch, view: View, now_ms: float) -> Job | None:
         target = view.target(hot.thread, None)
-        if target is None or (hot.to is not None and target.worker != hot.to):
+        if target is None or (hot.to is not None and target.worker not in hot.to):
             return None
         layout = lay_out(target, view)
         margin = target.margin_ms + layout.saved_by_stage_ms

@@ -165,11 +165,11 @@ class Planner:
             case ev.Resumed():
                 self._resumed(event, view, now_ms)
             case ev.Drained():
+                self._look_at_hot(now_ms)
                 self._hot.drained(event.worker, self._watches, now_ms)
-                self._timers.set(_HOT, now_ms)
             case ev.ScaledOut():
-                self._hot.scaled_out(event.worker, self._watches, now_ms)
-                self._timers.set(_HOT, now_ms)
+                self._look_at_hot(now_ms)
+                self._hot.scaled_out(event.worker)
             case ev.NodeLost():
                 board.node_lost(event.node, now_ms)
             case ev.EngineRestarted():
@@ -336,10 +336,16 @@ class Planner:
         else:
             self._consider(watch, view, now_ms)
 
+    def _look_at_hot(self, now_ms: float) -> None:
+        """Begin to; where some wait already their timer is set, and however many workers change, a few are looked at a time."""
+        if not self._hot.waiting:
+            self._timers.set(_HOT, now_ms)
+
     def _hot_are_due(self, view: View, now_ms: float) -> None:
+        self._timers.set(_HOT, now_ms + _HOT_PAUSE_MS)  # even if the view raises
         self._follow_all(self._hot.advance(self._watches, view, now_ms))
-        if self._hot.waiting:
-            self._timers.set(_HOT, now_ms + _HOT_PAUSE_MS)
+        if not self._hot.waiting:
+            self._timers.cancel(_HOT)
 
     def _consider(self, watch: Watch, view: View, now_ms: float) -> None:
         """Weigh one idle thread's return."""
