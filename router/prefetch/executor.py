@@ -121,7 +121,8 @@ class Executor:
         try:
             left_ms = max(0.0, move.deadline_ms - begun_ms)
             order = self._agents.stage(pages, target, move.path.source, left_ms, _STAGE_HOLD_MS, move.max_bytes)
-            progress = await self._until_staged(move, await self._ordered(order))
+            ticket = await self._ordered(order)
+            progress = await self._until_staged(move, ticket)
         except AgentFault as fault:
             if fault.reason is FailReason.NODE_LOST and fault.node:
                 self._links.lost(fault.node)
@@ -130,20 +131,21 @@ class Executor:
         share = 1.0 if progress.state is StageState.READY else min(1.0, progress.ready_pages / pages.count)
         moved = progress.moved_bytes if move.path.source != target else int(share * move.size_bytes)
         if progress.state is StageState.READY:
-            self._learn(move, pages, moved, self._clock() - begun_ms)
+            self._learn(move, pages, moved, self._clock() - begun_ms, whole=not ticket.there)
             return MoveEnded(move.move, moved)
         reason = _REASONS.get(progress.state, FailReason.TRANSFER)
         return MoveFailed(move.move, reason, moved, progress.ready_pages * pages.page_tokens)
 
-    def _learn(self, move: Stage, pages: Pages, moved_bytes: int, took_ms: float) -> None:
-        """How fast the link is and, between nodes, what pages weigh; of an agent that tells what cannot be, nothing."""
+    def _learn(self, move: Stage, pages: Pages, moved_bytes: int, took_ms: float, *, whole: bool) -> None:
+        """How fast the link is and, of a `whole` stage between nodes, what pages weigh; of an agent that tells what cannot be,
+        nothing."""
         source, target = move.path
         tokens = pages.count * pages.page_tokens
         if source != target and not self._kv_bytes.possible(target, tokens, moved_bytes):
             return
         self._links.moved(move.path, moved_bytes, took_ms)
         prompt = self._subjects.prompt(move.subject)
-        if prompt is not None and source != target:
+        if prompt is not None and source != target and whole:
             self._kv_bytes.staged(prompt.pool, tokens, moved_bytes)
 
     async def _ordered(self, order: Coroutine[Any, Any, Ticket]) -> Ticket:

@@ -15,8 +15,8 @@ _MOST_BYTES = 1 << 26  # of a token; GPT-3's, the largest there was, took 4.7 MB
 
 
 class KvBytes:
-    """A stage that found some of its pages there moved less than they take: the largest of the last ones counts. `refused`
-    counts stages of which agents told what cannot be."""
+    """Told of stages that found none of their leading pages there. One that found others moved less than they take: the largest
+    of the last ones counts. `refused` counts stages of which agents told what cannot be."""
 
     def __init__(self) -> None:
         self._told: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=_TOLD))

@@ -50,11 +50,13 @@ class Pages(msgspec.Struct, frozen=True):
 
 
 class Ticket(NamedTuple):
-    """One thing asked of one node, space by space and shard by shard. Its numbers mean nothing to another life of the agent."""
+    """One thing asked of one node, space by space and shard by shard. Its numbers mean nothing to another life of the agent.
+    `there`: leading pages of a stage that lay there before."""
 
     node: str
     epoch: int
     spaces: tuple[tuple[int, ...], ...]
+    there: int = 0
 
 
 class Look(NamedTuple):
@@ -113,10 +115,13 @@ class LinkedAgents:
 
         async def begin(shard: int) -> int:
             order = wire.Stage(shard, pages.digests, sources, deadline_ms, allowed, hold_ms)
-            return (await _ask(node, link, order, wire.Staging)).stage
+            begun = await _ask(node, link, order, wire.Staging)
+            there.append(begun.leading)
+            return begun.stage
 
+        there: list[int] = []
         numbers = iter(await self._all(node, link, chain.from_iterable(spaces), begin, wire.CancelStage))
-        return Ticket(node, _epoch(link), tuple(tuple(islice(numbers, len(shards))) for shards in spaces))
+        return Ticket(node, _epoch(link), tuple(tuple(islice(numbers, len(shards))) for shards in spaces), max(there))
 
     async def progress(self, ticket: Ticket) -> StageProgress:
         link, node = await self._to(ticket.node), ticket.node

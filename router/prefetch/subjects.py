@@ -81,9 +81,7 @@ class Subjects:
             return None
         known = len(thread.blocks) * thread.block_tokens
         tokens = max(known, round(thread.sizes[-1] * thread.tokens_per_byte)) + round(thread.output_tokens) + 1
-        turn = CostTurn(
-            subject, tokens, round(thread.output_tokens) or _UNKNOWN_OUTPUT, False, 0, thread.prefill, thread.decode
-        )
+        turn = CostTurn(subject, tokens, round(thread.output_tokens) or _UNKNOWN_OUTPUT, 0, thread.prefill, thread.decode)
         return Prompt(pool, thread.blocks, thread.block_tokens, tokens, turn)
 
     def ids(self, subject: str) -> Sequence[int] | None:

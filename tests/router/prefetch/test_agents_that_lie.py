@@ -60,7 +60,7 @@ class Growing(Link):
     """Knows of more spaces from call to call, and begins whatever stage it is asked for."""
 
     def __init__(self, *told: tuple[PageSpace, ...]) -> None:
-        super().__init__(wire.Staging(1, "queued", 1, 0, 0))
+        super().__init__(wire.Staging(1, "queued", 4, 3, 0))
         self._told = list(told)
         self.ordered: list[wire.Stage] = []
 
@@ -83,8 +83,8 @@ async def test_a_space_that_is_new_is_staged_too() -> None:
     link: Any = Growing((old,), (old, new))
     known = LinkedAgents({NODE: Peer(NODE, "127.0.0.1", 1)}, link)
     pages = Pages(frozenset({"m"}), 16, b"d" * 32)
-    assert (await known.stage(pages, NODE, NODE, 1.0, 1.0, None)).spaces == ((1,),)
-    assert (await known.stage(pages, NODE, NODE, 1.0, 1.0, 10)).spaces == ((1,), (1, 1))
+    assert await known.stage(pages, NODE, NODE, 1.0, 1.0, None) == Ticket(NODE, EPOCH, ((1,),), 3)
+    assert await known.stage(pages, NODE, NODE, 1.0, 1.0, 10) == Ticket(NODE, EPOCH, ((1,), (1, 1)), 3)
     assert [order.max_bytes for order in link.ordered] == [0, 3, 3, 3]
 
 

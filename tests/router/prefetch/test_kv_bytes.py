@@ -43,9 +43,10 @@ class Telling:
 
     now_ms: list[float]
     moved_bytes: int = 0
+    there: int = 0
 
     async def stage(self, *_: Any) -> Ticket:
-        return Ticket("a", 1, ((1,),))
+        return Ticket("a", 1, ((1,),), self.there)
 
     async def progress(self, ticket: Ticket) -> StageProgress:
         self.now_ms[0] += 1_000.0
@@ -60,13 +61,29 @@ async def staged(prefetch: Prefetch, subject: str) -> None:
         await task
 
 
+def named_in(gateway: Gateway) -> str:
+    info = EngineInfo("sglang test", ("m",), page_size=PAGE)
+    named = named_by_ids(pool_of(gateway), info, array("I", range(TOKENS)), None)
+    return gateway.prefetch.subjects.named.add(named, lambda _: True)
+
+
+async def test_a_stage_that_found_pages_there_tells_no_size() -> None:
+    gateway = gateway_of(now_ms := [1000.0], kv_bytes_per_token=1_000.0)
+    executor, subject = gateway.prefetch.prefetcher.executor, named_in(gateway)
+    executor._agents = agents = Telling(now_ms, 1_000 * PAGE, there=3)  # type: ignore[assignment]
+    await staged(gateway.prefetch, subject)
+    assert executor._kv_bytes.of(pool_of(gateway)) == 1_000.0
+    agents.there, agents.moved_bytes = 0, 900 * TOKENS
+    await staged(gateway.prefetch, subject)
+    assert executor._kv_bytes.of(pool_of(gateway)) == 900.0
+    await gateway.close()
+
+
 @pytest.mark.parametrize("told", [-1, -(10**15), 10**15])
 async def test_a_size_that_cannot_be_teaches_nothing(told: int) -> None:
     gateway = gateway_of(now_ms := [1000.0])
-    prefetch, pool = gateway.prefetch, pool_of(gateway)
+    prefetch, pool, subject = gateway.prefetch, pool_of(gateway), named_in(gateway)
     executor = prefetch.prefetcher.executor
-    named = named_by_ids(pool, EngineInfo("sglang test", ("m",), page_size=PAGE), array("I", range(TOKENS)), None)
-    subject = prefetch.subjects.named.add(named, lambda _: True)
     executor._agents = agents = Telling(now_ms, told)  # type: ignore[assignment]
     links, sizes = executor._links, executor._kv_bytes
     before = (links.state(FROM_B), sizes.of(pool))
