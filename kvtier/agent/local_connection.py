@@ -127,6 +127,7 @@ class LocalConnection(Connection):
         try:
             self._send(owner, call, await waiting)
             self._waiting = None
+            self._watch(in_frame=bool(self._unsent))
             if not self._unsent:
                 self._go_on(owner)
         except Exception as error:  # noqa: BLE001 - the root of this task: `run` logs and counts it

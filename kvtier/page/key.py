@@ -101,7 +101,8 @@ class PageKeys(Sequence[PageKey]):
     def __getitem__(self, index: slice) -> PageKeys: ...
     def __getitem__(self, index: int | slice) -> PageKey | PageKeys:
         if isinstance(index, int):
-            return PageKey(self.space + self.digests[DIGEST_BYTES * range(len(self))[index] :][:DIGEST_BYTES])
+            start = DIGEST_BYTES * range(len(self))[index]
+            return PageKey(self.space + self.digests[start : start + DIGEST_BYTES])
         start, stop, step = index.indices(len(self))
         if step != 1:
             raise ValueError("only neighbouring keys are taken together")

@@ -116,6 +116,24 @@ async def test_a_client_that_stops_in_a_frame_or_reads_nothing_is_left(tmp_path:
             each.close()
 
 
+async def test_a_client_that_does_not_read_an_answer_it_waited_for_is_left(tmp_path: Path) -> None:
+    async with agent_here(config_of(tmp_path, serve={"stall_ms": 50})) as agent:
+        writer, deaf = await greeted(agent), await greeted(agent)
+        await writer.send(pack_frame(2, wire.encode(wire.Reserve(0, digests([0]), 4096))))
+        _, reserved = await writer.receive()
+        assert isinstance(reserved, wire.Reserved)
+        await writer.send(pack_frame(3, wire.encode(wire.Commit(reserved.write, b"c" * 16))))
+        await writer.receive()
+        await writer.send(pack_frame(4, wire.encode(wire.Reserve(0, digests([1]), 4096))))
+        await writer.receive()
+        many = digests([1]) + digests([0]) * 10_000  # half a MB of answer
+        await deaf.send(pack_frame(2, wire.encode(wire.Acquire(0, many, 60_000, 10_000))))
+        await eventually(lambda: agent.listeners.counters.requests == 6, "it waits for the page")
+        writer.close()
+        await eventually(lambda: agent.listeners.open_connections == 0, "it has been left")
+        deaf.close()
+
+
 async def test_frames_that_no_engine_sends_end_the_connection(tmp_path: Path) -> None:
     async with agent_here(config_of(tmp_path)) as agent:
         for noise in (pack_frame(2, wire.encode(wire.AskStats()), 10), pack_frame(2, b"\xc1"), b"\xff" * 64):

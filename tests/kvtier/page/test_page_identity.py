@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import msgspec
 import pytest
 
-from kvtier.page.key import KEY_BYTES, PageKeys, digest_of, join_digests, page_key, space_of
+from kvtier.page.key import DIGEST_BYTES, KEY_BYTES, PageKeys, digest_of, join_digests, page_key, space_of
 from kvtier.page.space import REPLICATED, SPACE_BYTES, PageSpace, Shard, space_digest
 
 SPACE = PageSpace(model="m", kv_dtype="bfloat16", layout="page_first", page_tokens=16)
@@ -85,3 +86,13 @@ def test_broken_digests_are_refused() -> None:
         join_digests(["11" * 31])
     with pytest.raises(ValueError, match="multiple"):
         PageKeys(space_digest(SPACE), b"x" * 33)
+
+
+def test_a_key_is_taken_without_copying_those_behind_it() -> None:
+    """Else a request about many pages that are not here costs their number squared."""
+    keys = PageKeys(space_digest(SPACE), bytes(DIGEST_BYTES) * 100_000)
+    tracemalloc.start()
+    assert keys[1] == keys[-1]
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 100 * KEY_BYTES
