@@ -71,7 +71,6 @@ class Turn(msgspec.Struct, frozen=True):
     thread: str
     prompt_tokens: int
     expected_output_tokens: int = 256
-    first_call: bool = False
     shared_tokens: int = 0  # leading tokens that a new thread has in common with others: system prompt and tools
     prefill_before: WorkerKey | None = None  # where this thread's last turn was prefilled and decoded
     decode_before: WorkerKey | None = None

@@ -128,7 +128,7 @@ class Prefetching:
 
     def _choose(self, thread: str, known: Subject, prompt_tokens: int, fleet: Fleet) -> tuple[WorkerKey, float]:
         """Where the policy would send it, and how much dearer the next candidate is. Every worker is a node of its own."""
-        turn = Turn(thread, prompt_tokens, max(1, known.output_tokens), False, 0, known.prefill, known.decode)
+        turn = Turn(thread, prompt_tokens, max(1, known.output_tokens), 0, known.prefill, known.decode)
         policy = copy.deepcopy(self._policy) if len(fleet.prefills) > 1 else self._policy
         decision = policy.decide(turn, fleet, self._agenda.now_ms, self._rng, explain=True)
         return decision.chosen.prefill, margin_ms(decision)

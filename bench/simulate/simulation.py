@@ -239,7 +239,6 @@ class Simulation:
             ask.thread_id,
             call.prompt_tokens,
             round(thread.output_tokens or self._outputs.output_tokens),
-            first_call,
             shared_tokens if thread.prefill is None else 0,
             thread.prefill,
             thread.decode,

@@ -47,7 +47,6 @@ def cost_turn(sighting: Sighting, deadline_ms: float | None = None) -> CostTurn:
         sighting.thread,
         sighting.prompt_tokens,
         sighting.expected_output_tokens,
-        sighting.first_call,
         sighting.known_tokens if sighting.kind is Kind.NEW else 0,
         sighting.prefill_before,
         sighting.decode_before,

@@ -1,4 +1,4 @@
-"""Every figure is taken in the unit that its name says: in µs for ms throughout, or in bits for bytes, nothing else changes.
+"""Every figure is taken in the unit that its name says: in another unit of time, or of size, nothing else changes.
 
 All factors are powers of two, so that not even rounding does.
 """
