@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from costmodel.params import PolicyParams
 from costmodel.policies.choice import Candidate, least
-from costmodel.policies.two_leg import TwoLegPolicy, active_tokens
+from costmodel.policies.two_leg import TwoLegPolicy, active_tokens, without_gone
 from costmodel.values import Decode, Fleet, Prefill, Turn, WorkerKey
 
 BLOCK_TOKENS = 64
@@ -35,6 +35,7 @@ class InferaPolicy(TwoLegPolicy):
         self._recent: dict[WorkerKey, float] = {}
 
     def _prefill(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Prefill:
+        self._recent = without_gone(self._recent, fleet)
         weight = PREFILL_WEIGHT if fleet.disaggregated else MIXED_WEIGHT
         return self._pick(turn, fleet.prefills, active_tokens(fleet), weight, rng)
 

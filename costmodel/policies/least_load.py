@@ -16,7 +16,7 @@ import msgspec
 
 from costmodel.params import PolicyParams
 from costmodel.policies.choice import least
-from costmodel.policies.two_leg import TwoLegPolicy
+from costmodel.policies.two_leg import TwoLegPolicy, without_gone
 from costmodel.values import Decision, Decode, Fleet, Prefill, Turn, WorkerKey
 
 THROUGHPUT_TOKENS_PER_S = 2000.0
@@ -43,6 +43,7 @@ class LeastLoadPolicy(TwoLegPolicy):
         self._reports: dict[WorkerKey, _Report] = {}
 
     def decide(self, turn: Turn, fleet: Fleet, now_ms: float, rng: random.Random, explain: bool = False) -> Decision:
+        self._reports = without_gone(self._reports, fleet)
         for prefill in fleet.prefills:
             self._hear(prefill, now_ms)
         for decode in fleet.decodes:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from typing import TypeVar
 
 from costmodel.params import PolicyParams
 from costmodel.policies.base import predict, require_candidates
 from costmodel.policies.choice import least, outstanding
 from costmodel.score import decode_side
 from costmodel.values import Decision, Decode, Fleet, Prefill, Turn, WorkerKey
+
+Kept = TypeVar("Kept")
+_KEPT_FOR_EACH = 4
 
 
 class TwoLegPolicy(ABC):
@@ -38,6 +42,14 @@ class TwoLegPolicy(ABC):
 
     def _decode(self, turn: Turn, fleet: Fleet, rng: random.Random) -> Decode:
         return least(fleet.decodes, outstanding, rng)
+
+
+def without_gone(kept: dict[WorkerKey, Kept], fleet: Fleet) -> dict[WorkerKey, Kept]:
+    """What a policy keeps of workers, without those that are gone once they are many: for one turn a fleet may lack some."""
+    if len(kept) <= _KEPT_FOR_EACH * (len(fleet.prefills) + len(fleet.decodes)):
+        return kept
+    there = {prefill.worker for prefill in fleet.prefills} | {decode.worker for decode in fleet.decodes}
+    return {worker: known for worker, known in kept.items() if worker in there}
 
 
 def active_tokens(fleet: Fleet) -> dict[WorkerKey, int]:

@@ -143,6 +143,17 @@ def test_least_load_hears_a_report_however_long_ago_it_decided() -> None:
     assert least_loaded(policy, 1400.0, Load(1000, age_ms=400), Load(5000, age_ms=400)) == "p0"
 
 
+@pytest.mark.parametrize("name", ["least_load", "infera"])
+def test_what_is_kept_of_workers_ends_with_them(name: str) -> None:
+    policy, rng = REGISTRY[name](PolicyParams()), random.Random(1)
+    for n in range(100):
+        fleet = Fleet((p(f"p{n}"),), (d("d0"),), KV_BYTES, disaggregated=True)
+        policy.decide(TURN, fleet, float(n), rng)
+    kept = next(value for value in vars(policy).values() if isinstance(value, dict))
+    assert WorkerKey("d0") in kept
+    assert len(kept) <= 10
+
+
 def test_power_of_two_never_takes_the_busiest_and_spreads() -> None:
     prefills = [p("p0", turns=9), p("p1", turns=1), p("p2", turns=5)]
     chosen = Counter(pick("power_of_two", prefills, seed=seed)[0] for seed in range(300))
