@@ -92,6 +92,8 @@ class Prefetcher:
         self._looking = [asyncio.create_task(self._every_so_often(look), name="prefetch look") for look in looks]
 
     async def close(self) -> None:
+        """What turns tell that end meanwhile, or later, begins nothing more."""
+        self.on = False
         for looking in self._looking:
             looking.cancel()
         await asyncio.gather(*self._looking, return_exceptions=True)
@@ -205,6 +207,8 @@ class Prefetcher:
         """A step of the loop; a fault in it must not end prefetching."""
         self._scheduled = False
         queue, self._queue = self._queue, deque()
+        if not self.on:
+            return
         for event in queue or (ev.Tick(),):
             try:
                 self._plan(event)
