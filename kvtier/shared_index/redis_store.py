@@ -184,7 +184,7 @@ class RedisIndexStore:
         found = await self._command(0, "HGETALL", self.keys.sources)
         try:
             return {read_source(field): read_row(value) for field, value in found.items()}
-        except (msgspec.DecodeError, ValueError) as error:  # another release's, or not ours at all
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:  # another release's, or not ours at all
             raise StoreUnavailable(f"{self.keys.sources} holds a row that cannot be read: {error}") from error
 
     async def _life(self, source: SourceKey, row: SourceRow | None, heard_ms: float | None) -> bytes:

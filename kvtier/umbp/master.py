@@ -67,7 +67,7 @@ class UmbpMaster:
             return
         try:
             saved = msgspec.msgpack.decode(self._path.read_bytes(), type=Saved)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             log.warning("%s holds no master's picture, beginning with nothing: %s", self._path, error)
             return
         self.state.restore(saved, self._clock_ms())
@@ -76,5 +76,8 @@ class UmbpMaster:
         if self._path is None:
             return
         fresh = self._path.with_name(self._path.name + ".new")
-        fresh.write_bytes(msgspec.msgpack.encode(self.state.save()))
-        fresh.replace(self._path)
+        try:
+            fresh.write_bytes(msgspec.msgpack.encode(self.state.save()))
+            fresh.replace(self._path)
+        except OSError as error:
+            log.warning("the master's picture is not saved: %s", error)

@@ -49,6 +49,8 @@ class MasterService:
         return unary_service(SERVICE, {name: (answer, getattr(pb, f"{name}Request")) for name, answer in methods.items()})
 
     async def _register(self, request: pb.RegisterClientRequest, context: ServicerContext[Any, Any]) -> Message:
+        if not request.node_id:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a client has a node_id")
         client = Client(
             request.node_id,
             request.node_address,

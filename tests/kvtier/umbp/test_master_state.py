@@ -169,5 +169,25 @@ async def test_the_master_keeps_its_picture_in_a_file(state: MasterState, tmp_pa
     await again.start("127.0.0.1", 0)
     assert again.state.clients.address("n1") == "a:2"
     assert again.state.index.holds(WorkerKey("n1"), 11, Tier.L1)
-    path.write_bytes(b"garbage")
     await again.close()
+
+
+@pytest.mark.parametrize("found", [b"garbage", b"\x81\xa1x" + b"\x91" * 50_000 + b"\0"])
+async def test_a_file_that_is_no_picture_begins_with_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, found: bytes
+) -> None:
+    path = tmp_path / "picture"
+    path.write_bytes(found)
+    master = UmbpMaster(fresh(), lambda: 1.0, path)
+    await master.start("127.0.0.1", 0)
+    await master.close()
+    assert "beginning with nothing" in caplog.text
+
+
+async def test_a_picture_that_cannot_be_saved_is_told_and_ends_nothing(
+    state: MasterState, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    master = UmbpMaster(state, lambda: 1.0, tmp_path / "no such folder" / "picture")
+    await master.start("127.0.0.1", 0)
+    await master.close()
+    assert "not saved" in caplog.text

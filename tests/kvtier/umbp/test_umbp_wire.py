@@ -146,6 +146,9 @@ async def test_metrics_and_refusals(ask: Ask) -> None:
     with pytest.raises(aio.AioRpcError) as refused:
         await ask("RegisterClient", register("n1", "", "elsewhere:1"))
     assert refused.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    with pytest.raises(aio.AioRpcError) as nameless:
+        await ask("RegisterClient", register("", "", "elsewhere:1"))
+    assert nameless.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     with pytest.raises(aio.AioRpcError) as too_many:
         await ask("GetExternalKvHitCounts", texts(1, map(str, range(4097))))
     assert too_many.value.code() is grpc.StatusCode.INVALID_ARGUMENT
