@@ -51,6 +51,7 @@ from kvtier.wire.messages import (
 
 log = logging.getLogger(__name__)
 
+_REPORTED = 64  # corrupt pages that the agent is told of at once
 _AHEAD = 2  # chunks that the agent is asked about before they are copied
 _NEEDS_NO_WRITING = (Status.EXISTS, Status.WRITING)
 
@@ -160,8 +161,8 @@ class PageClient:
             read_bytes = acquired.statuses.count(Status.OK) * pages.page_bytes
             release = Release(acquired.lease, read_bytes, 1000 * (self._clock_s() - begun_s))
             asked.extend(call.send(*acquire(chunks[index + _AHEAD : index + _AHEAD + 1]), release)[:-1])
-        for index, generation in corrupt:
-            self._report(call, digests, index, generation)
+        for start in range(0, len(corrupt), _REPORTED):
+            self._report(call, digests, corrupt[start : start + _REPORTED])
 
     def _fill(
         self, call: Call, chunk: slice, acquired: Acquired, pages: EnginePages, whole: list[bool]
@@ -173,11 +174,13 @@ class PageClient:
         mark(whole, chunk, [page for number, page in enumerate(found) if number not in wrong] if wrong else found)
         return [(chunk.start + found[number], acquired.generations[number]) for number in wrong]
 
-    def _report(self, call: Call, digests: bytes, index: int, generation: int) -> None:
-        self.counters.pages_corrupt += 1
-        digest = digests_of(digests, slice(index, index + 1))
-        log.warning("page %s failed its checksum and is not used", digest.hex())
-        call.ask(Report(call.space, digest, generation), Done)
+    def _report(self, call: Call, digests: bytes, corrupt: Sequence[tuple[int, int]]) -> None:
+        named = [(digests_of(digests, slice(index, index + 1)), generation) for index, generation in corrupt]
+        for digest, _ in named:
+            self.counters.pages_corrupt += 1
+            log.warning("page %s failed its checksum and is not used", digest.hex())
+        for number in call.send(*(Report(call.space, digest, generation) for digest, generation in named)):
+            call.receive(number, Done)
 
     def _put(self, call: Call, digests: bytes, pages: EnginePages, depth: int, stored: list[bool]) -> None:
         stored[:] = [False] * len(pages)  # what an earlier life had is gone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf, nan
 from pathlib import Path
 from random import Random
@@ -151,6 +151,28 @@ async def test_flipped_bits_in_dram_are_never_served(tmp_path: Path, connect: Co
             assert await thread(client.look, digests(numbers)) == 0
         assert client.counters.pages_corrupt == agent.store.counters.corrupt_dram == 1000
         assert agent.store.tiering.dram.slabs.used_bytes == 0
+
+
+async def test_corrupt_pages_are_reported_together(tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    send = Channel.send
+
+    def counted(self: Channel, requests: Sequence[wire.Request], deadline_s: float) -> Sequence[int]:
+        sent.append(sum(isinstance(request, wire.Report) for request in requests))
+        return send(self, requests, deadline_s)
+
+    monkeypatch.setattr(Channel, "send", counted)
+    async with agent_here(config := config_of(tmp_path)) as agent:
+        client = connect(config)
+        space = agent.store.meet(SPACE)
+        assert all(await thread(put, client, range(70)))
+        for number in range(1, 70):
+            page = agent.store.catalog.get(page_key(space, digest(number)))
+            assert page is not None
+            agent.pool.view(page.offset, page.length)[number] ^= 1
+        assert await thread(get, client, range(70)) == [True, *[False] * 69]
+        assert list(filter(None, sent)) == [64, 5]
+        assert client.counters.pages_corrupt == agent.store.counters.corrupt_dram == 69
 
 
 async def test_a_client_with_broken_memory_cannot_talk_a_page_away(tmp_path: Path, connect: Connect, dial: Dial) -> None:
