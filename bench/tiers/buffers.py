@@ -8,7 +8,6 @@ import mmap
 from kvtier.client.engine_pages import EnginePages
 
 _HUGE = 14  # MADV_HUGEPAGE
-_TOUCH = 4096
 
 
 class Buffer:

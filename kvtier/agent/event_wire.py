@@ -1,12 +1,11 @@
-"""Journal batches as wire messages, and back to the events that the index takes."""
+"""Journal batches as wire messages."""
 
 from __future__ import annotations
 
 from array import array
 
-from costmodel.values import Tier
 from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
-from kvtier.store.journal import Batch, Replay
+from kvtier.store.journal import Replay
 from kvtier.wire.messages import EventBatch, EventRun, Events
 
 
@@ -15,22 +14,11 @@ def to_wire(epoch: int, replay: Replay) -> Events:
     return Events(epoch, batches, replay.snapshot)
 
 
-def from_wire(batch: EventBatch) -> Batch:
-    return Batch(batch.seq, tuple(map(_from_run, batch.events)))
-
-
 def _to_run(event: BlockEvent) -> EventRun:
     if isinstance(event, BlocksStored):
         return EventRun(True, event.tier, _pack(event.hashes), event.block_tokens)
     assert isinstance(event, BlocksRemoved), "a journal says what was stored and removed, nothing else"
     return EventRun(False, event.tier or 0, _pack(event.hashes), 0)
-
-
-def _from_run(run: EventRun) -> BlockEvent:
-    hashes = tuple(array("q", run.hashes))
-    if run.stored:
-        return BlocksStored(hashes, None, Tier(run.tier), run.block_tokens)
-    return BlocksRemoved(hashes, Tier(run.tier) if run.tier else None)
 
 
 def _pack(hashes: tuple[int, ...]) -> bytes:

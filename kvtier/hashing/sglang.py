@@ -102,11 +102,6 @@ def event_id(digest: bytes) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-def storage_key(digest: bytes) -> str:
-    """What the engine's L3 calls a page, before its model and rank suffix."""
-    return digest.hex()
-
-
 def event_seed(cache_salt: str | None) -> bytes:
     """Seed of the event chain. SGLang treats an empty salt as none."""
     return sha256(_SALT_TAG + cache_salt.encode()).digest() if cache_salt else b""

@@ -45,10 +45,6 @@ class DramTier:
         self._runs: dict[Run, None] = {}
         self._evictions_of: dict[int, int] = {}  # class -> since it last looked at other classes
 
-    @property
-    def used_share(self) -> float:
-        return self.slabs.used_bytes / self.slabs.capacity_bytes
-
     def allocate(self, length: int, count: int) -> array[int]:
         """Claimed bytes for `count` pages that are about to be written; for fewer if all that could go is held."""
         offsets = self.slabs.allocate(length, count)

@@ -18,6 +18,7 @@ import msgspec
 
 from costmodel.values import Tier
 from kvtier.index.events import BlockEvent, BlocksRemoved, BlocksStored
+from kvtier.index.node_feed import NumberedBatch
 from kvtier.page.key import PageKey, PageKeys, digest_of, space_of
 from kvtier.page.space import PageSpace, space_digest
 
@@ -25,17 +26,10 @@ MAX_EVENT_HASHES = 4096
 MAX_KEPT_HASHES = 262_144
 
 
-class Batch(msgspec.Struct, frozen=True):
-    """Events that happened in this order. `seq` counts from 0 in each epoch."""
-
-    seq: int
-    events: tuple[BlockEvent, ...]
-
-
 class Replay(msgspec.Struct, frozen=True):
     """Batches from the asked number on; with `snapshot` the first one holds all there is and replaces what came before."""
 
-    batches: tuple[Batch, ...]
+    batches: tuple[NumberedBatch, ...]
     snapshot: bool = False
 
 
@@ -58,7 +52,7 @@ class Journal:
         self.next_seq = 0
         self._all_shards = (1 << space.shard.count) - 1
         self._shards: tuple[dict[bytes, int], ...] = tuple({} for _ in Tier)  # by tier: digest -> shards there
-        self._kept: deque[Batch] = deque()
+        self._kept: deque[NumberedBatch] = deque()
         self._kept_hashes = 0
         self._open: list[_Run] = []
         self._open_hashes = 0
@@ -111,7 +105,7 @@ class Journal:
         if not self._open:
             return
         events = tuple(self._event(run.stored, run.tier, run.digests) for run in self._open)
-        self._kept.append(Batch(self.next_seq, events))
+        self._kept.append(NumberedBatch(self.next_seq, events))
         self.next_seq += 1
         self._kept_hashes += self._open_hashes
         self._open = []
@@ -128,7 +122,7 @@ class Journal:
             for tier in Tier
             for digests in _chunks(digest for digest, shards in self._shards[tier - 1].items() if shards == self._all_shards)
         )
-        return Replay((Batch(self.next_seq - 1, events),), snapshot=True)
+        return Replay((NumberedBatch(self.next_seq - 1, events),), snapshot=True)
 
     def _event(self, stored: bool, tier: Tier, digests: Iterable[bytes]) -> BlockEvent:
         hashes = event_ids(digests)

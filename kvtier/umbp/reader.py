@@ -37,12 +37,6 @@ class UmbpReader:
             if (runs := leading_runs(hashes, {each.tier: set(each.hashes) for each in match.hashes_by_tier}))
         }
 
-    async def hit_counts(self, hashes: Sequence[str]) -> dict[str, int]:
-        """How often each was matched; absent where never. Raises `MasterUnavailable`."""
-        request = pb.GetExternalKvHitCountsRequest(hashes=hashes)
-        reply = await self._call("GetExternalKvHitCounts", request, pb.GetExternalKvHitCountsResponse)
-        return {entry.hash: entry.hit_count_total for entry in reply.entries}
-
     async def lookup(self, keys: Sequence[str]) -> list[bool]:
         """Which pool keys exist anywhere. Raises `MasterUnavailable`."""
         reply = await self._call("BatchLookup", pb.BatchLookupRequest(keys=keys), pb.BatchLookupResponse)

@@ -97,7 +97,8 @@ async def test_a_full_pool_refuses_politely_and_serves_on(tmp_path: Path, connec
     async with agent_here(config := config_of(tmp_path, pool_mib=2, watermark=1)) as agent:
         client = connect(config)
         await thread(put, client, range(64))
-        assert agent.store.tiering.dram.used_share == 1
+        slabs = agent.store.tiering.dram.slabs
+        assert slabs.used_bytes == slabs.capacity_bytes
         channel, space = await connected(agent, dial)
         held = await ask(channel, wire.Acquire(space, digests(range(64)), 30_000))
         assert set(held.statuses) == {Status.OK}

@@ -13,9 +13,10 @@ from agent_rig import SPACE, agent_here, config_of, digest, digests, eventually,
 
 from costmodel.values import Tier, WorkerKey
 from kvtier.agent.agent import Agent
-from kvtier.agent.event_wire import from_wire, to_wire
+from kvtier.agent.event_wire import to_wire
 from kvtier.client.channel import Channel
 from kvtier.client.page_client import PageClient
+from kvtier.control.follower import decode_batch
 from kvtier.index.memory import BlockIndex
 from kvtier.page.key import page_key
 from kvtier.page.space import space_digest
@@ -115,7 +116,7 @@ async def test_what_the_index_hears_is_what_is_there(tmp_path: Path, connect: Co
             while events != to_wire(7, journals.whole_spaces()[space_digest(SPACE)].since(0)):
                 events = await thread(channel.ask, wire.ReplayEvents(space_digest(SPACE), 0), 5.0)
         index, node = BlockIndex(), WorkerKey("a")
-        for batch in map(from_wire, events.batches):
+        for batch in map(decode_batch, events.batches):
             for event in batch.events:
                 index.apply(node, event, 0.0)
         space = agent.store.meet(SPACE)

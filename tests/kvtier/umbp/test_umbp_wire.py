@@ -165,7 +165,6 @@ async def test_the_reader_finds_leading_runs(ask: Ask, reader: UmbpReader) -> No
     runs = (BlockRun(0, 2, Tier.L1), BlockRun(2, 1, Tier.L2), BlockRun(3, 1, Tier.L1))
     assert await reader.leading(["1", "2", "3", "4", "5"], count_as_hit=True) == {"n1": runs}
     assert await reader.leading(["5", "1"]) == {}
-    assert await reader.hit_counts(["1", "5"]) == {"1": 1}
     assert await reader.lookup(["page", "nowhere"]) == [True, False]
 
 
