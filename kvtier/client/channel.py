@@ -43,7 +43,10 @@ class Channel:
 
     def __init__(self, path: Path, deadline_s: float) -> None:
         """Connect and be greeted. Raises `AgentUnavailable`."""
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:  # the engine has no descriptors left
+            raise AgentUnavailable(f"no socket for an agent: {error}") from error
         self._until_s = time.monotonic() + deadline_s
         self._call = 0
         self._unanswered = 0

@@ -92,6 +92,9 @@ class Meetings:
             if known is not None:
                 os.close(fd)
                 return known
-            memory = SharedMemory(fd, greeting.pool_bytes)
+            try:
+                memory = SharedMemory(fd, greeting.pool_bytes)
+            except (OSError, ValueError, OverflowError) as error:  # no room for it, or no memory of that size
+                raise AgentUnavailable(f"the agent's memory cannot be mapped: {error}") from error
             self._memories = {greeting.epoch: memory}
             return memory
