@@ -20,7 +20,7 @@ from costmodel.values import Decision, Decode, DecodeRates, Fleet, Link, Load, P
 replace = msgspec.structs.replace
 PARAMS = CostParams(eviction_discount=1.0, softmax_temperature=0.5)
 TURN = Turn("t", 30_000, 400, prefill_before=WorkerKey("p", 1), decode_before=WorkerKey("d", 1))
-TIME, SIZE = 1024.0, 1024.0
+TIME, SIZE = 1 / 1024, 1024.0  # no longer times: AIBrix counts no decode worker as slower than a token a second
 
 
 @st.composite
@@ -28,15 +28,16 @@ def fleets(draw: st.DrawFn) -> Fleet:
     """Prefills that are held for a while, queue and turn over; some of their runs lie on another node."""
     some = [_lived(draw, draw(prefills(number))) for number in range(3)]
     other = [draw(decodes(number)) for number in range(2)]
-    lifetimes_ms = [draw(st.floats(1, 1e5)) for _ in other]
+    lifetimes_ms = [float(draw(st.integers(1, 100_000))) for _ in other]
     other = [replace(d, rates=replace(d.rates, lifetime_ms=ms)) for d, ms in zip(other, lifetimes_ms, strict=True)]
     return fleet_of(some, other)
 
 
 def _lived(draw: st.DrawFn, prefill: Prefill) -> Prefill:
     runs = tuple(replace(run, source="far") if run.tier > 2 else run for run in prefill.residency.runs)
-    residency = Residency(runs, draw(st.floats(0, 1e7)), draw(st.floats(0, 1e7)))
-    queued_ms, turns, turnover_ms = draw(st.floats(0, 1e5)), draw(st.integers(0, 9)), draw(st.floats(0, 1e6))
+    residency = Residency(runs, float(draw(st.integers(0, 10_000_000))), float(draw(st.integers(0, 10_000_000))))
+    queued_ms, turnover_ms = float(draw(st.integers(0, 100_000))), float(draw(st.integers(0, 1_000_000)))
+    turns = draw(st.integers(0, 9))
     load = replace(prefill.load, queued_ms=queued_ms, queued_turns=turns, turnover_ms=turnover_ms, kv_tokens_capacity=30_000)
     rates = replace(prefill.rates, queue_ms_per_token=0.01, ms_per_cached_token=0.001)
     return replace(prefill, residency=residency, load=load, rates=rates, sources={"far": Link(0.3, 2e7, 2)})
