@@ -88,12 +88,12 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attention_mflop_per_token2: float  # so that all of n tokens' attention is this times n^2
     kv_elements_per_token: int
     kv_replicated: bool  # each tensor-parallel rank holds all of a token's KV (MLA) rather than its heads' share
-    expert_gb_per_request: float  # weights that one more decoding request makes a step read; 0 for dense models
+    expert_gelements_per_request: float  # that one more decoding request makes a step read; 0 for dense models
     weights_gb: dict[str, float]  # by data type
     context_tokens: int
 
     def __post_init__(self) -> None:
-        _require_amounts(self, may_be_zero=("attention_mflop_per_token2", "expert_gb_per_request"))
+        _require_amounts(self, may_be_zero=("attention_mflop_per_token2", "expert_gelements_per_request"))
 
 
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -177,7 +177,7 @@ def prior(accelerator: Accelerator, model: ModelShape, deployment: Deployment) -
 
 def _ms_per_running(accelerator: Accelerator, model: ModelShape, deployment: Deployment) -> float:
     kv_gb = deployment.decode_context_tokens * _bytes_per_rank(model, deployment) / 1e9
-    expert_gb = model.expert_gb_per_request / deployment.accelerators
+    expert_gb = model.expert_gelements_per_request * DataType(deployment.weight_type).element_bytes / deployment.accelerators
     return (kv_gb + expert_gb) / (accelerator.hbm_gb_per_s * deployment.hbm_share) * 1e3
 
 

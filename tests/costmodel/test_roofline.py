@@ -67,6 +67,17 @@ def test_one_more_request_reads_its_context() -> None:
     assert prior(MI355X, KIMI, deployment).decode.itl_ms_per_running == pytest.approx(0.562, abs=0.001)
 
 
+def test_one_more_request_reads_its_experts_in_the_type_of_the_weights() -> None:
+    mixture = msgspec.structs.replace(KIMI, expert_gelements_per_request=20.0)
+
+    def expert_ms(weight_type: str) -> float:
+        deployment = Deployment(8, "fp8", weight_type, 1.0, decode_context_tokens=0, hbm_share=0.5)
+        return prior(MI355X, mixture, deployment).decode.itl_ms_per_running
+
+    # 10 GB of fp4 on eight at half of 8 TB/s; fp8 and bf16 are twice and four times as large.
+    assert [expert_ms(each) for each in ("fp4", "fp8", "bf16")] == pytest.approx([0.3125, 0.625, 1.25])
+
+
 def test_what_does_not_fit_says_so() -> None:
     with pytest.raises(DeploymentError, match="use more accelerators") as fault:
         kv_tokens(MI355X, KIMI, Deployment(2, "fp8", "fp4", 1.0))
