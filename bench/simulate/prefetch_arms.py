@@ -29,8 +29,10 @@ def prefetch_arms(experiments: Mapping[str, Experiment], words: Sequence[str]) -
     """Every experiment in every arm. A label of "" leaves the word alone. Raises `ValueError`, also where no pool is shared."""
     if not words:
         raise ValueError(f"--prefetch names nothing: choose from on, off, {', '.join(Trigger)}")
-    for word in words:
-        triggers_of(word)
+    triggers = [triggers_of(word) for word in words]
+    disks = [label for label, experiment in experiments.items() if experiment.cluster.ssd_pages]
+    if any(triggers) and disks:
+        raise ValueError(f"--prefetch is not simulated with SSDs: leave out --configs {','.join(disks)}")
     without = [label for label, experiment in experiments.items() if not experiment.cluster.pool_pages]
     if without:
         pools = ",".join(label for label in experiments if label not in without)

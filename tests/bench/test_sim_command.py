@@ -128,6 +128,7 @@ def test_wrong_words_are_refused_with_the_right_ones() -> None:
         assert "give one policy beside --prefetch" in sim(*words, code=2)
     assert "--prefetch knows no 'onn'" in sim("exp1", "--prefetch", "onn", code=1)
     assert "A has none: give --configs B,C" in sim("exp1", "--prefetch", "on", code=1)
+    assert "leave out --configs D" in sim("exp1", "--configs", "B,D", "--prefetch", "off,on", code=1)
 
 
 def test_words_that_name_nothing_are_refused_before_the_run() -> None:
