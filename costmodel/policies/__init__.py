@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from costmodel.params import CostParams, CutRule, PolicyParams
+from costmodel.params import PolicyParams
 from costmodel.policies.aibrix import AibrixPolicy
 from costmodel.policies.base import NoCandidates, Policy
 from costmodel.policies.consistent_hash import ConsistentHashPolicy
@@ -23,18 +23,7 @@ from costmodel.policies.smg_cache_aware import SmgCacheAwarePolicy
 from costmodel.policies.sticky import StickyPolicy
 from costmodel.policies.umbp_rfc import UmbpRfcPolicy
 
-__all__ = [
-    "REGISTRY",
-    "CostParams",
-    "CostPolicy",
-    "CutRule",
-    "LongestPrefixPolicy",
-    "NoCandidates",
-    "Policy",
-    "PolicyParams",
-    "RoundRobinPolicy",
-    "StickyPolicy",
-]
+__all__ = ["REGISTRY", "CostPolicy", "NoCandidates", "Policy"]
 
 REGISTRY: dict[str, Callable[[PolicyParams], Policy]] = {
     "cost": CostPolicy,
