@@ -19,10 +19,12 @@ from bench.simulate.console import (
     guards_of,
     names_of,
     one_of,
+    report,
     run_shown,
     setup_of,
     show,
     told_errors,
+    turns_file,
     words,
 )
 from bench.simulate.experiments import (
@@ -181,6 +183,7 @@ def scale(
     horizon_s: Horizon = 0,
     hindsight: Hindsight = 0,
     assume: Assume = "",
+    out: Out = None,
     prefetch: Prefetch = "",
 ) -> None:
     """ProgramBench-shaped sessions over pools of growing size, eight sessions a worker.
@@ -194,11 +197,11 @@ def scale(
         choice = Choice(horizon_s=horizon_s, hindsight=hindsight, assumed=parse_assumed(assume))
         builds = {str(size): partial(scale_experiment, seed=seed, workers=size) for size in sizes}
         if prefetch:
-            compare_arms(builds, choice, prefetch, one_of(policies, _SCALE_POLICIES), seed, jobs, as_json)
+            compare_arms(builds, choice, prefetch, one_of(policies, _SCALE_POLICIES), seed, jobs, as_json, out)
         elif len(sizes) == 1:
-            compare(scale_experiment(choice, seed, *sizes), policies, seed, jobs, as_json, None)
+            compare(scale_experiment(choice, seed, *sizes), policies, seed, jobs, as_json, out)
         else:
-            _by_size(builds, choice, names_of(policies), seed, jobs, as_json)
+            _by_size(builds, choice, names_of(policies), seed, jobs, as_json, out)
 
 
 def _choice(
@@ -235,12 +238,17 @@ def _by_size(
     seed: int,
     jobs: int,
     as_json: bool,
+    out: Path | None,
 ) -> None:
+    """A folder of its own in `out` for each."""
     found: dict[str, Any] = {}
     for size, build in builds.items():
         experiment = build(choice)
-        results = run_shown({name: Run(experiment, name, seed) for name in names}, jobs)
-        show(result_table(f"scale, {size} workers", results))
+        folder = None if out is None else out / size
+        results = run_shown({name: Run(experiment, name, seed, turns_file(folder, name)) for name in names}, jobs)
+        title = f"scale, {size} workers"
+        show(result_table(title, results))
         found[size] = {"setup": setup_of(experiment), "policies": results}
+        report(folder, title, found[size], results)
     if as_json:
         print(json.dumps({"experiment": "scale", "seed": seed, "configs": found}), flush=True)

@@ -44,7 +44,7 @@ def told_errors() -> Iterator[None]:
 
 
 def compare(experiment: Experiment, policies: str, seed: int, jobs: int, as_json: bool, out: Path | None) -> None:
-    runs = {name: Run(experiment, name, seed, _turns_file(out, name)) for name in names_of(policies)}
+    runs = {name: Run(experiment, name, seed, turns_file(out, name)) for name in names_of(policies)}
     results = run_shown(runs, jobs)
     line = {"experiment": experiment.name, "seed": seed, "setup": setup_of(experiment), "policies": results}
     _tell(_title(experiment, seed), results, line, "policy", as_json, out)
@@ -76,7 +76,7 @@ def compare_arms(
     seed: int,
     jobs: int,
     as_json: bool,
-    out: Path | None = None,
+    out: Path | None,
 ) -> None:
     """One policy in every arm of `prefetch`, on pools that their nodes share."""
     experiments = {label: pooled(build, choice) for label, build in builds.items()}
@@ -94,7 +94,7 @@ def configurations(
 ) -> None:
     """One policy on every configuration. `key`: of the results in JSON."""
     name = one_policy(policy)
-    runs = {label: Run(each, name, seed, _turns_file(out, label)) for label, each in experiments.items()}
+    runs = {label: Run(each, name, seed, turns_file(out, label)) for label, each in experiments.items()}
     results = run_shown(runs, jobs)
     first = next(iter(experiments.values()))
     setups = {label: setup_of(each) for label, each in experiments.items()}
@@ -104,7 +104,7 @@ def configurations(
     _tell(f"{_title(first, seed)}, {name}", results, line, "configuration", as_json, out)
 
 
-def _turns_file(out: Path | None, label: str) -> str:
+def turns_file(out: Path | None, label: str) -> str:
     """Raises `ExtraMissing` and `OSError` before anything was computed in vain."""
     if out is None:
         return ""
@@ -119,10 +119,15 @@ def _tell(
     show(result_table(title, results, rows))
     if not any(each["turns"] for each in results.values()):
         _tell_warmup(line["setup"])
-    if out is not None:
-        print(f"report: {write_report(out, title, line, results)}", file=sys.stderr, flush=True)
+    report(out, title, line, results)
     if as_json:
         print(json.dumps(line), flush=True)
+
+
+def report(out: Path | None, title: str, line: Mapping[str, Any], results: Mapping[str, Mapping[str, Any]]) -> None:
+    """Written where a folder is given; `line` is what `--json` prints."""
+    if out is not None:
+        print(f"report: {write_report(out, title, line, results)}", file=sys.stderr, flush=True)
 
 
 def _tell_warmup(setup: Mapping[str, Any]) -> None:

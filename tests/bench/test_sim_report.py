@@ -61,6 +61,16 @@ def test_the_page_holds_everything(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_pools_of_several_sizes_have_a_folder_each(tmp_path: Path) -> None:
+    arguments = ["sim", "scale", "--workers", "2,4", "--policies", "cost", "--horizon-s", "30", "--out", str(tmp_path)]
+    result = CliRunner().invoke(build(), arguments)
+    assert result.exit_code == 0, result.output
+    for size in ("2", "4"):
+        assert (tmp_path / size / "report.html").exists()
+        assert list(json.loads((tmp_path / size / "result.json").read_text())["policies"]) == ["cost"]
+
+
+@pytest.mark.slow
 def test_a_command_writes_it(tmp_path: Path) -> None:
     arguments = ["sim", "fork", "--policies", "cost", "--horizon-s", "120", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(build(), arguments)
