@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kvtier.agent.config import AgentConfig, ConfigError, load_config
-from kvtier.agent.host_room import too_little_disk, too_much_memory
+from kvtier.agent.host_room import too_few_files, too_little_disk, too_much_memory
 from loadback.terminal import say
 from loadback.whose_file import faults_of
 
@@ -42,7 +42,7 @@ def agent(
         if extra := missing_extra(settings.transport):
             print(f"{config}: transport.engine {extra} needs the extra: pip install 'loadback[{extra}]'", file=sys.stderr)
             raise typer.Exit(1)
-        if faults := too_much_memory(settings):
+        if faults := too_much_memory(settings) or too_few_files(settings):
             print(f"{config}: {faults[0]}", file=sys.stderr)
             raise typer.Exit(1)
         say(summary(settings))

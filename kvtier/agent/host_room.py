@@ -1,14 +1,17 @@
-"""Whether an agent's sizes fit its host: L3 in memory that this process may have, L4 on the disk of its directory."""
+"""Whether an agent's sizes fit its host: L3 in memory that this process may have, L4 on the disk of its directory, in as many
+files as it may open."""
 
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 from kvtier.agent.config import AgentConfig
 from kvtier.pool.backing import Backing
 
 _ROOT = Path("/")
+_OTHER_FILES = 64  # beside segments: sockets, connections, the memory file
 
 
 def too_much_memory(config: AgentConfig, root: Path = _ROOT) -> list[str]:
@@ -48,6 +51,16 @@ def too_little_disk(config: AgentConfig) -> list[str]:
         f"warning: ssd.bytes: {_gib(config.ssd.bytes)} of SSD, but the file system of {config.ssd.directory} holds "
         f"{_gib(held)}: lower it, or pages are lost when it is full"
     ]
+
+
+def too_few_files(config: AgentConfig) -> list[str]:
+    """One line where the segments, each of which is an open file, leave no descriptors for those who come in."""
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    segments = config.ssd.bytes // config.ssd.segment_bytes if config.ssd is not None else 0
+    if allowed == resource.RLIM_INFINITY or not segments or segments + _OTHER_FILES <= allowed:
+        return []
+    what = f"ssd.segment_bytes: {segments:,} segments are open files, beside {_OTHER_FILES} others, and {allowed:,} are allowed"
+    return [f"{what}: make them larger, or raise the hard limit (ulimit -Hn)"]
 
 
 def memory_bytes(root: Path = _ROOT) -> int | None:

@@ -13,7 +13,8 @@ import uvloop
 
 from kvtier.agent.agent import Agent
 from kvtier.agent.config import AgentConfig
-from kvtier.agent.host_room import too_little_disk, too_little_free, too_much_memory
+from kvtier.agent.file_limit import raise_file_limit
+from kvtier.agent.host_room import too_few_files, too_little_disk, too_little_free, too_much_memory
 from kvtier.agent.listeners import AgentInUse
 from kvtier.pool.backing import BackingError
 from kvtier.ssd.segments import SsdInUse
@@ -27,7 +28,8 @@ _YOUNG_OBJECTS = 50_000  # between collections: a put of a thousand pages makes 
 def run_agent(config: AgentConfig) -> int:
     """Until SIGTERM or SIGINT; 1 where it could not start."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    if faults := too_much_memory(config) or too_little_free(config):
+    raise_file_limit()
+    if faults := too_much_memory(config) or too_little_free(config) or too_few_files(config):
         print(f"agent {config.node} cannot start: {faults[0]}", file=sys.stderr)
         return 1
     for line in too_little_disk(config):

@@ -1,13 +1,11 @@
-"""What a serving process asks of its system before it starts: pages that stay, and file descriptors for all its streams."""
+"""What a serving process asks of its system before it starts: pages that stay."""
 
 from __future__ import annotations
 
 import ctypes
-import resource
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MMAP_BYTES = 8 * 1024 * 1024  # larger blocks are mapped, and unmapped, on their own
-_FILES = 65_536  # where the system sets no limit
 _TRIM_BYTES = 32 * 1024 * 1024  # kept at the top of the heap at most
 
 
@@ -21,13 +19,3 @@ def keep_freed_pages() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES) and mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))
-
-
-def raise_file_limit() -> int:
-    """Use as many descriptors as the system allows (a stream takes two, the usual soft limit is 1024); the limit now."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else hard
-    if soft < wanted and soft != resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft

@@ -18,8 +18,9 @@ from typing import Any, cast
 
 import uvicorn
 
+from kvtier.agent.file_limit import raise_file_limit
 from router.wire.asgi import AsgiApp, HotAsgi
-from router.wire.process import keep_freed_pages, raise_file_limit
+from router.wire.process import keep_freed_pages
 from router.wire.routes import HotRoutes
 from router.wire.server import HotProtocol
 from router.wire.sockets import reset
