@@ -86,6 +86,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(
                 f"dram.bytes, in whole huge pages, must be at least {HUGE_BYTES} (one huge page) and dram.slab_bytes"
             )
+        nodes = [peer.node for peer in self.peers]
+        if len(nodes) != len(set(nodes)):
+            raise ValueError("two peers have the same node: only one of them would be given pages")
         if not self.share.idle and (self.listen is None or not self.listen.port or not self.peers):
             raise ValueError("share needs peers, and listen with a host and port at which they reach this node")
         if self.ssd is not None and self.ssd.segment_bytes < 2 * self.dram.slab_bytes:

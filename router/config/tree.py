@@ -459,6 +459,13 @@ class Config(Section):
     seed: int | None = None  # random seed of rooms, ids and near ties; None = from the system
 
     @model_validator(mode="after")
+    def _agents(self) -> Self:
+        nodes = [agent.node for agent in self.agents]
+        if len(nodes) != len(set(nodes)):
+            raise ValueError("two `agents` have the same node: only one of them would be followed")
+        return self
+
+    @model_validator(mode="after")
     def _pools(self) -> Self:
         if not self.pools:
             raise ValueError("`pools` is empty: list at least one pool with its workers")

@@ -70,6 +70,7 @@ def test_a_whole_page_is_understood(tmp_path: Path) -> None:
         (("node",), "", r"^node: Expected `str` of length >= 1$"),
         (("dram", "slab_bytes"), 5000, r"^dram\.slab_bytes: .*multiple of 4096"),
         (("listen", "port"), 70_000, r"^listen\.port: Expected `int` <= 65535$"),
+        (("peers",), [{"node": "b", "host": "b", "port": port} for port in (1, 2)], "two peers have the same node"),
         (("ssd", "io_threads"), 0, r"^ssd\.io_threads: Expected `int` >= 1$"),
         (("tick_ms",), nan, r"^tick_ms: Expected `float` >= 1\.0$"),
         (("nodes",), "a", r"^nodes: unknown key; did you mean node\?$"),

@@ -97,6 +97,7 @@ def test_a_missing_file_is_an_error_with_its_name(tmp_path: Path):
             ["workers of two pools have the same name"],
         ),
         ("pools: [{unified: [{url: 'http://h:1', kv_events: 'h:1'}]}]", ["tcp://"]),
+        (MINIMAL + "\nagents: [{node: a, host: h, port: 1}, {node: a, host: g, port: 1}]", ["have the same node"]),
     ],
 )
 def test_what_would_fail_later_is_refused_at_once(text, words):
