@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine_adapters.vllm_storage.block_tensors import BlockTensors, HostBlocks
 from engine_adapters.vllm_storage.orders import LoadBlocks, SaveBlocks
 from kvtier.client.page_client import PageClient
 from kvtier.page.key import DIGEST_BYTES
+
+if TYPE_CHECKING:  # it needs torch
+    from engine_adapters.vllm_storage.block_tensors import BlockTensors, HostBlocks
 
 log = logging.getLogger("vllm.loadback.worker")  # vLLM writes what is logged below its own name
 
@@ -63,16 +66,29 @@ class Working:
         self._loader.submit(self._load, order, self._clock_s() + self._load_s)
 
     def save(self, order: SaveBlocks) -> None:
-        """Copy the blocks now and store them later."""
+        """Copy the blocks now and store them later. No fault reaches the engine: what cannot be copied is not stored."""
         for start in range(0, len(order.block_ids), self._chunk_blocks):
             block_ids = order.block_ids[start : start + self._chunk_blocks]
             size = len(block_ids) * self._tensors.block_bytes
             if not self._stage(size):
                 self.counters.blocks_not_saved += len(order.block_ids) - start
                 return  # what lies behind a gap is not restored
-            host = self._tensors.copy_out(block_ids)
+            host = self._copied(block_ids, size)
+            if host is None:
+                self.counters.blocks_not_saved += len(order.block_ids) - start
+                return
             digests = order.digests[start * DIGEST_BYTES : (start + len(block_ids)) * DIGEST_BYTES]
             self._saver.submit(self._save, host, digests, order.depth + start, size)
+
+    def _copied(self, block_ids: Sequence[int], size: int) -> HostBlocks | None:
+        """The root of a copy on the engine's thread; most likely memory has run out. None where it failed."""
+        try:
+            return self._tensors.copy_out(block_ids)
+        except Exception:
+            self.counters.crashes += 1
+            log.exception("copying %d blocks failed", len(block_ids))
+            self._unstage(size)
+            return None
 
     def take_loaded(self) -> set[str]:
         """Requests whose loads have ended since the last call."""
@@ -133,8 +149,7 @@ class Working:
             log.exception("storing %d blocks failed", blocks)
         self.counters.blocks_saved += saved
         self.counters.blocks_not_saved += blocks - saved
-        with self._lock:
-            self._staging_left += size
+        self._unstage(size)
 
     def _stage(self, size: int) -> bool:
         with self._lock:
@@ -142,3 +157,7 @@ class Working:
                 return False
             self._staging_left -= size
         return True
+
+    def _unstage(self, size: int) -> None:
+        with self._lock:
+            self._staging_left += size
