@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _FETCH_PAGES = 128
 _REMEMBERED_MS = 60_000.0
+_REMEMBERED = 1024  # ended stages: each knows its keys
 
 
 class StageState(StrEnum):
@@ -150,7 +151,11 @@ class Stager:
             if job.gathering.held and job.hold_until_ms <= now_ms:
                 self._store.let_go(job.gathering)
         limit_ms = now_ms - _REMEMBERED_MS - self._settings.max_ms
-        self._jobs = {each: job for each, job in self._jobs.items() if not job.ended or job.deadline_ms > limit_ms}
+        let_go = [job for job in self._jobs.values() if job.ended and not job.gathering.held]
+        spare = len(let_go) - _REMEMBERED
+        for number, job in enumerate(let_go):
+            if number < spare or job.deadline_ms <= limit_ms:
+                del self._jobs[job.id]
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())

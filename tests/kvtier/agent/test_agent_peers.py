@@ -155,3 +155,14 @@ async def test_more_stages_than_may_wait_are_refused(tmp_path: Path, connect: Co
         with pytest.raises(Exception, match="ask again later"):
             await near.ask(request)
     silent.close()
+
+
+async def test_of_ended_stages_only_the_last_are_remembered(tmp_path: Path, connect: Connect) -> None:
+    async with node(config_of(tmp_path, "near", tick_ms=60_000), connect) as near:
+        stager = near.agent.stager
+        jobs = []
+        for _ in range(6):
+            jobs += [stager.stage(SPACE, digests(range(1)), [], 5000, 0, 0) for _ in range(200)]
+            await eventually(lambda: all(job.ended for job in jobs), "they end")  # noqa: B023  called at once
+        stager.sweep()
+        assert [stager.get(job.id) is job for job in jobs] == [False] * 176 + [True] * 1024
