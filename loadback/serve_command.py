@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from engine_adapters.launch.listening import CannotListen, check_port
 from kvtier.prefetch.params import Mode
 from loadback.first_beliefs import first_beliefs
-from loadback.listening import PortTaken, check_port
 from loadback.terminal import say
 from loadback.whose_file import faults_of
 from router.config.load import ConfigError, load_config
@@ -52,7 +52,7 @@ def serve(
         raise typer.Exit(0)
     try:
         check_port(tree.listen.host, tree.listen.port)
-    except PortTaken as error:
+    except CannotListen as error:
         say(str(error))
         raise typer.Exit(1) from error
     from router.serve import run  # loads the whole server: other commands start faster without it

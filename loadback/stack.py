@@ -18,10 +18,10 @@ from pathlib import Path
 import yaml
 
 from bench.reach.node import NodeAgent
+from engine_adapters.launch.listening import check_port
 from engine_adapters.launch.process import EngineProcess, start_process
 from kvtier.wire.messages import Peer
 from loadback.engines import running_engines
-from loadback.listening import check_port
 from loadback.pool_spec import NODE, EngineChoice, GatewaySpec, Member, PoolSpec, gateway_config
 from loadback.terminal import progress, say
 
@@ -53,7 +53,7 @@ class Stack:
 
 @asynccontextmanager
 async def running_stack(spec: PoolSpec, gateway: GatewaySpec) -> AsyncIterator[Stack]:
-    """Raises `PortTaken`, or what the launcher raises when a process does not start; logs are kept only then."""
+    """Raises `CannotListen`, or what the launcher raises when a process does not start; logs are kept only then."""
     check_port(gateway.host, gateway.port)
     with _log_folder() as folder:
         async with AsyncExitStack() as exits:

@@ -10,15 +10,15 @@ import typer
 
 from costmodel.policies import REGISTRY
 from engine_adapters.launch.environments import EngineNotInstalled
+from engine_adapters.launch.listening import CannotListen
 from engine_adapters.launch.ports import NoFreePort
 from engine_adapters.launch.process import EngineStartError
 from loadback.guide import client_guide, own_command, watch_guide
-from loadback.listening import PortTaken
 from loadback.pool_spec import MODEL_NAME, TINY_MODEL, EngineChoice, GatewaySpec, PoolSpec
 from loadback.stack import Stack, running_stack
 from loadback.terminal import run_reporting
 
-START_ERRORS = (EngineNotInstalled, EngineStartError, NoFreePort, PortTaken)
+START_ERRORS = (EngineNotInstalled, EngineStartError, NoFreePort, CannotListen)
 
 
 def known_policy(name: str) -> str:

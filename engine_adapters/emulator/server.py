@@ -12,7 +12,6 @@ from engine_adapters.emulator.model.params import EngineRole
 from engine_adapters.emulator.wire.app import EmulatorApp
 from engine_adapters.emulator.wire.bootstrap import BootstrapApp
 from engine_adapters.emulator.wire.http import TRANSPORT_KEY
-from engine_adapters.emulator.worker.options import WorkerOptions
 from engine_adapters.emulator.worker.worker import Worker
 
 
@@ -24,9 +23,9 @@ class EmulatorProtocol(HttpToolsProtocol):
         self.scope[TRANSPORT_KEY] = self.transport  # type: ignore[literal-required]
 
 
-async def serve(options: WorkerOptions) -> None:
-    """Serve until SIGTERM or SIGINT. Raises OSError when a port is taken."""
-    worker = Worker(options)
+async def serve(worker: Worker) -> None:
+    """Serve until SIGTERM or SIGINT."""
+    options = worker.options
     await worker.start()
     servers = [_server(EmulatorApp(worker), options.host, options.port)]
     if options.params.role is EngineRole.PREFILL:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import httpx
@@ -13,7 +12,6 @@ import typer
 from loadback.admin_api import AdminError, Workers, admin_headers, decode, fetch
 from loadback.doctor.gateway import check_gateway
 from loadback.gateway_url import checked_url
-from loadback.listening import PortTaken, check_port
 from loadback.serve_command import missing_folders
 from router.config.load import parse_config
 
@@ -32,14 +30,6 @@ def test_what_is_no_url_is_said(url: str) -> None:
 def test_a_url_loses_what_is_added_to_it() -> None:
     assert checked_url("http://10.0.0.5:8000/v1/") == "http://10.0.0.5:8000"
     assert checked_url(None) is None
-
-
-def test_a_taken_port_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(PortTaken, match=rf"127\.0\.0\.1:{port} .*--port"):
-            check_port("127.0.0.1", port)
-    check_port("127.0.0.1", 0)
 
 
 async def asked(status: int, content: bytes | str, token: str | None = None) -> AdminError:

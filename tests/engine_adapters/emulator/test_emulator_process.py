@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
-from engine_adapters.emulator.cli import build_parser, options_of
+from engine_adapters.emulator.cli import CannotStart, build_parser, options_of, worker_of
 from engine_adapters.emulator.model.params import EngineRole
 from engine_adapters.launch.ports import free_ports
-from engine_adapters.launch.process import start_process
 
 
 @pytest.mark.slow
@@ -39,17 +39,51 @@ async def test_a_worker_ends_with_zero_even_while_a_reply_hangs(tmp_path: Path, 
 
 
 @pytest.mark.slow
-async def test_a_taken_port_is_an_error_at_once(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    command = [sys.executable, "-m", "engine_adapters.emulator", "--port", str(port)]
-    first = await start_process("first", f"http://127.0.0.1:{port}", command, {}, tmp_path / "first.log")
-    try:
-        await first.ready("/health", 30.0)
-        second = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
-        async with asyncio.timeout(30.0):
-            assert await second.wait() != 0
-    finally:
-        await first.stop()
+async def test_what_keeps_it_from_starting_is_one_line_and_status_1() -> None:
+    command = [sys.executable, "-m", "engine_adapters.emulator", "--port"]
+    (free,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for words, told in (
+            ([str(port)], f"emulator: cannot listen on 127.0.0.1:{port} (Address already in use): choose another --port"),
+            (
+                [str(free), "--model-dir", "/nope"],
+                "emulator: --model-dir: /nope has no tokenizer.json; give a model folder in Hugging Face layout",
+            ),
+        ):
+            process = await asyncio.create_subprocess_exec(*command, *words, stderr=asyncio.subprocess.PIPE)
+            async with asyncio.timeout(60.0):
+                _, errors = await process.communicate()
+            assert (process.returncode, errors.decode().splitlines()) == (1, [told])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--host nonsense.invalid", "give --host an address of this machine"),
+        ("--role prefill --bootstrap-port TAKEN", "choose another --bootstrap-port"),
+        ("--kv-port TAKEN", "choose another --kv-port"),
+        ("--kv-port 5 --kv-replay-port 5", "--kv-replay-port and --kv-port are both 5"),
+        ("--kv-tokens 8", "--kv-tokens: kv_tokens (8) must hold at least one page of 16 tokens"),
+    ],
+)
+def test_options_that_cannot_be_are_named(words: str, told: str) -> None:
+    (free,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        given = words.replace("TAKEN", str(taken.getsockname()[1])).split()
+        with pytest.raises(CannotStart) as refused:
+            worker_of(build_parser().parse_args(["--port", str(free), *given]))
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words", ["--port 99999", "--page-size 0", "--l2-tokens -1", "--speed 0", "--decode-base-ms -1", "--decode-base-ms inf"]
+)
+def test_figures_that_no_worker_has_are_usage_errors(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        build_parser().parse_args(["--port", "1", *words.split()])
+    assert refused.value.code == 2
+    assert f"error: argument {words.split()[0]}: " in capsys.readouterr().err
 
 
 def test_the_command_line_becomes_options() -> None:
