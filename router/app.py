@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, Request, Response
@@ -16,7 +16,7 @@ from router.admin.routes import admin_door, admin_router
 from router.auth import check_client
 from router.count_tokens import PATH as COUNT_TOKENS
 from router.count_tokens import count_tokens
-from router.dialects import DIALECTS
+from router.dialects import DIALECTS, MESSAGES
 from router.dialects.dialect import openai_error
 from router.errors import BadRequest, GatewayError, Malformed, NotServed, UnknownModel
 from router.fleet.calibration_metrics import CalibrationCollector
@@ -69,8 +69,9 @@ def build_routes(gateway: Gateway) -> HotRoutes:
 
 
 def render_error(path: str, error: GatewayError) -> tuple[list[Header], bytes]:
-    """What the server answers for itself on a hot path (body too large, an internal fault), in that path's dialect."""
-    return error_headers(error), DIALECTS[path].error_body(error)
+    """What is answered for an error on any path, in that path's dialect."""
+    dialect = MESSAGES if path == COUNT_TOKENS else DIALECTS.get(path)
+    return error_headers(error), openai_error(error) if dialect is None else dialect.error_body(error)
 
 
 def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
@@ -129,10 +130,10 @@ def _model_row(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "loadback"}
 
 
-def _refusal(path: str, error: GatewayError) -> Response:
-    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    body = DIALECTS["/v1/messages"].error_body(error) if path == COUNT_TOKENS else openai_error(error)
-    return Response(body, status_code=error.status, headers=headers)
+def _refusal(path: str, error: GatewayError, more: Mapping[str, str] | None = None) -> Response:
+    headers, body = render_error(path, error)
+    fields = {name.decode(): value.decode() for name, value in headers}
+    return Response(body, status_code=error.status, headers=fields | dict(more or {}))
 
 
 def _add_errors(app: FastAPI, routes: HotRoutes) -> None:
@@ -161,4 +162,4 @@ def _add_errors(app: FastAPI, routes: HotRoutes) -> None:
             known, status, headers = f"{path} takes POST", 405, {"allow": "POST"}
         found: GatewayError = NotServed(known) if status in (404, 405) else BadRequest(str(error.detail))
         found.status = status
-        return Response(openai_error(found), status_code=status, headers=headers, media_type="application/json")
+        return _refusal(path, found, headers)

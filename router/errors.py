@@ -115,6 +115,11 @@ class BodyTooLarge(BadRequest):
     status = 413
     code = "body_too_large"
 
+    @classmethod
+    def beyond(cls, max_body_bytes: int) -> BodyTooLarge:
+        """For the limit that the configuration sets."""
+        return cls(f"the body exceeds {max_body_bytes} bytes (`listen.max_body_bytes`)")
+
 
 class EncodedBody(BadRequest):
     status = 415

@@ -50,7 +50,7 @@ class Guard:
             check(request)
         length = request.headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > self._max_body_bytes:
-            raise self._too_large()
+            raise BodyTooLarge.beyond(self._max_body_bytes)
 
     def _counted(self, receive: Receive) -> Receive:
         received = 0
@@ -60,13 +60,10 @@ class Guard:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max_body_bytes:
-                raise self._too_large()
+                raise BodyTooLarge.beyond(self._max_body_bytes)
             return message
 
         return counted
-
-    def _too_large(self) -> BodyTooLarge:
-        return BodyTooLarge(f"the body exceeds {self._max_body_bytes} bytes (`listen.max_body_bytes`)")
 
 
 class _Answer:

@@ -15,7 +15,6 @@ _TYPE = re.compile(rb'"type"\s*:\s*"([^"\\]*)"')
 _NULL = b"null"
 # Anthropic's documented error types; SDK clients map them to classes (SGLang's own table agrees).
 _ERROR_TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -49,7 +48,7 @@ class Messages(Dialect):
     finish_marker = b'"stop_reason":"'
 
     def error_body(self, error: GatewayError) -> bytes:
-        kind = _ERROR_TYPES.get(error.status, "api_error")
+        kind = _ERROR_TYPES.get(error.status) or ("invalid_request_error" if error.status < 500 else "api_error")
         return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": error.message}})
 
     def error_event(self, error: GatewayError) -> bytes:

@@ -62,8 +62,7 @@ class HotAsgi:
 
     async def _serve(self, request: HotRequest, downstream: AsgiDownstream, receive: Receive, send: Send) -> None:
         if len(request.body) > self._routes.max_body_bytes:
-            limit = self._routes.max_body_bytes
-            self._routes.refuse(request, BodyTooLarge(f"request body exceeds {limit} bytes"))
+            self._routes.refuse(request, BodyTooLarge.beyond(self._routes.max_body_bytes))
             await downstream.pump(send)
             return
         async with asyncio.TaskGroup() as tasks:

@@ -47,8 +47,9 @@ class _HotCycle(TransportDownstream):
     offers_upgrade = False
     refusal: GatewayError | None = None
 
-    def __init__(self, protocol: HotProtocol, path: str, query: bytes, http_1_0: bool, keep_alive: bool) -> None:
-        super().__init__(protocol, protocol.transport, "POST", http_1_0, keep_alive)
+    def __init__(self, protocol: HotProtocol, method: str, path: str, query: bytes, http_1_0: bool, keep_alive: bool) -> None:
+        super().__init__(protocol, protocol.transport, method, http_1_0, keep_alive)
+        self.method = method  # POST, but for a request that is only refused
         self.path = path
         self.query = query
         self.headers = protocol.headers
@@ -179,7 +180,7 @@ class HotProtocol(HttpToolsProtocol):
         self._head_bytes = 0 if self._begun else self._head_bytes + size
         self._begun = False
         if self._head_bytes > _MAX_HEAD_BYTES:
-            self._refuse_garbage()
+            self._refuse_endless_head()
 
     def _wait_for_body(self, cycle: _HotCycle) -> None:
         self.due_s = self.loop.time() + self._routes.idle_s
@@ -230,8 +231,9 @@ class HotProtocol(HttpToolsProtocol):
         raw_path, _, query = self.url.partition(b"?")
         path = self._routes.paths.get(raw_path)
         parser = self.parser
+        method = parser.get_method()
         too_large = self._head_is_too_large()
-        if (path is None or parser.get_method() != b"POST") and not too_large:
+        if (path is None or method != b"POST") and not too_large:
             self._start_ordinary()
             return
         if path is None:
@@ -240,10 +242,10 @@ class HotProtocol(HttpToolsProtocol):
         keep_alive = parser.should_keep_alive()
         # Without a Connection field only HTTP/1.1 is kept alive; asking for the version formats a string.
         http_1_0 = (not keep_alive or b"connection" in fields) and parser.get_http_version() == "1.0"
-        cycle = _HotCycle(self, path, query, http_1_0, keep_alive and not http_1_0)
+        cycle = _HotCycle(self, method.decode("ascii"), path, query, http_1_0, keep_alive and not http_1_0)
         self._inspect(cycle, fields)
         if too_large:
-            cycle.refusal = HeadTooLarge(f"request head exceeds {_MAX_HEAD_BYTES} bytes")
+            cycle.refusal = _head_too_large()
         earlier = self.cycle
         self.cycle = cycle  # type: ignore[assignment]
         if earlier is None or earlier.response_complete:
@@ -272,7 +274,7 @@ class HotProtocol(HttpToolsProtocol):
         if length is not None:
             cycle.length = int(length)
             if cycle.length > self._routes.max_body_bytes:
-                cycle.refusal = self._too_large()
+                cycle.refusal = BodyTooLarge.beyond(self._routes.max_body_bytes)
         if b"transfer-encoding" in fields and not _is_chunked(cycle.headers):
             cycle.refusal = BadRequest("transfer codings other than chunked are not supported")
         if self.parser.should_upgrade():
@@ -282,9 +284,6 @@ class HotProtocol(HttpToolsProtocol):
             cycle.length = cycle.length or 0
         self.expect_100_continue = _expects_continue(fields)
 
-    def _too_large(self) -> BodyTooLarge:
-        return BodyTooLarge(f"request body exceeds {self._routes.max_body_bytes} bytes")
-
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
         if not isinstance(cycle, _HotCycle):
@@ -293,7 +292,7 @@ class HotProtocol(HttpToolsProtocol):
             cycle.pieces.append(body)
             cycle.size += len(body)
             if cycle.size > self._routes.max_body_bytes:
-                cycle.refusal = self._too_large()
+                cycle.refusal = BodyTooLarge.beyond(self._routes.max_body_bytes)
                 cycle.pieces.clear()
 
     def on_message_complete(self) -> None:
@@ -345,7 +344,7 @@ class HotProtocol(HttpToolsProtocol):
         pieces = cycle.pieces
         body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         cycle.pieces = []
-        return HotRequest("POST", cycle.path, cycle.query, cycle.headers, body, self.client, cycle)
+        return HotRequest(cycle.method, cycle.path, cycle.query, cycle.headers, body, self.client, cycle)
 
     def _refuse(self, cycle: _HotCycle, error: GatewayError) -> None:
         self._discarding = not cycle.complete
@@ -353,6 +352,17 @@ class HotProtocol(HttpToolsProtocol):
         cycle.keep_alive = False
         cycle.complete = True
         self._routes.refuse(self._request(cycle), error)
+
+    def _refuse_endless_head(self) -> None:
+        """More than is read of a head has come, and not its end."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            reset(self.transport)  # an earlier request is not answered yet
+            return
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        cycle = _HotCycle(self, self.parser.get_method().decode("ascii"), path, b"", http_1_0=False, keep_alive=False)
+        self.cycle = cycle  # type: ignore[assignment]
+        self._serving = cycle
+        self._refuse(cycle, _head_too_large())
 
     def _refuse_garbage(self) -> None:
         cycle = self.cycle
@@ -414,6 +424,10 @@ class HotProtocol(HttpToolsProtocol):
                 self.transport.close()
                 return
         self._deadlines.arm(self, self._routes.idle_s)
+
+
+def _head_too_large() -> HeadTooLarge:
+    return HeadTooLarge(f"the request's head exceeds {_MAX_HEAD_BYTES} bytes")
 
 
 def _is_chunked(headers: list[tuple[bytes, bytes]]) -> bool:

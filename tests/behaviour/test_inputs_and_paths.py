@@ -11,6 +11,8 @@ from fake_engine import MODEL
 from gateway_stage import PLAIN, Stage, StageMaker
 from raw_client import CHAT, Call, End, ask, send
 
+from router.dialects import DIALECTS
+
 pytestmark = pytest.mark.slow
 
 USER = {"role": "user", "content": "x"}
@@ -61,6 +63,31 @@ async def test_an_unknown_model_is_named(stage: Stage) -> None:
 async def test_a_body_above_the_limit(make_stage: StageMaker) -> None:
     stage = await make_stage(PLAIN, listen={"max_body_bytes": 1000})
     assert_refused(stage, await ask(stage.port, stage.body(filler="x" * 2000)), 413)
+
+
+LARGE = "x" * 70_000
+EVERYWHERE = [
+    *(
+        ("GET", path)
+        for path in ("/healthz", "/metrics", "/admin/workers", "/v1/models", "/v1/models/a/b", "/v1/kv/pins", "/a")
+    ),
+    *(("POST", path) for path in (*DIALECTS, "/v1/messages/count_tokens", "/v1/kv/prefetch", "/admin/explain", "/foo")),
+    ("GET", "/v1/messages"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), EVERYWHERE)
+@pytest.mark.parametrize(("query", "headers"), [("", (f"x-a: {LARGE}",)), (f"?{LARGE}", ())], ids=["header", "query"])
+async def test_a_large_head_is_told_on_every_path(
+    plain: Stage, method: str, path: str, query: str, headers: tuple[str, ...]
+) -> None:
+    call = await (await send(plain.port, b"", path + query, headers, method)).finish()
+    assert (call.status, call.end) == (431, End.CLEAN)
+    if path.startswith("/v1/messages"):
+        assert call.error["type"] == "invalid_request_error"
+        assert call.json["type"] == "error"
+    else:
+        assert call.error["code"] == "head_too_large"
 
 
 async def test_a_compressed_body_is_named_as_such(stage: Stage) -> None:

@@ -7,7 +7,19 @@ import pytest
 
 from router.dialects import CHAT, COMPLETIONS, DIALECTS, MESSAGES, RESPONSES, Dialect, EventKind
 from router.dialects.dialect import event_data, event_name, split_blocks
-from router.errors import BadRequest, BodyTooLarge, EngineDied, GatewayError, NoWorker, QueueFull, Unauthorized, UnknownModel
+from router.errors import (
+    BadRequest,
+    BodyTooLarge,
+    ClientFault,
+    EncodedBody,
+    EngineDied,
+    GatewayError,
+    HeadTooLarge,
+    NoWorker,
+    QueueFull,
+    Unauthorized,
+    UnknownModel,
+)
 
 COMMENT, PREAMBLE, OUTPUT, TRAILER, ERROR, DONE = EventKind
 
@@ -127,6 +139,9 @@ def test_openai_errors(dialect: Dialect) -> None:
         (Unauthorized("x"), "authentication_error"),
         (UnknownModel("x"), "not_found_error"),
         (BodyTooLarge("x"), "request_too_large"),
+        (HeadTooLarge("x"), "invalid_request_error"),
+        (EncodedBody("x"), "invalid_request_error"),
+        (ClientFault("x", status=422, code=None, param=None), "invalid_request_error"),
         (QueueFull("x"), "rate_limit_error"),
         (NoWorker("x"), "overloaded_error"),
         (EngineDied("x"), "api_error"),
