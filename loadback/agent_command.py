@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kvtier.agent.config import AgentConfig, ConfigError, load_config
-from kvtier.agent.host_room import too_few_files, too_little_disk, too_much_memory
+from kvtier.agent.host_room import shut_places, too_few_files, too_little_disk, too_much_memory, wrong_places
 from loadback.terminal import say
 from loadback.whose_file import faults_of
 
@@ -42,11 +42,11 @@ def agent(
         if extra := missing_extra(settings.transport):
             print(f"{config}: transport.engine {extra} needs the extra: pip install 'loadback[{extra}]'", file=sys.stderr)
             raise typer.Exit(1)
-        if faults := too_much_memory(settings) or too_few_files(settings):
-            print(f"{config}: {faults[0]}", file=sys.stderr)
+        if faults := wrong_places(settings) or too_much_memory(settings) or too_few_files(settings):
+            print("\n".join(f"{config}: {fault}" for fault in faults), file=sys.stderr)
             raise typer.Exit(1)
         say(summary(settings))
-        for line in too_little_disk(settings):
+        for line in [*shut_places(settings), *too_little_disk(settings)]:
             say(line)
         raise typer.Exit(0)
     from kvtier.agent.process import run_agent  # loads the whole agent: other commands start faster without it

@@ -15,8 +15,9 @@ from kvtier.agent.config import AgentConfig, ListenConfig, SsdConfig
 from kvtier.agent.desk import Desk
 from kvtier.agent.desk_client import DeskClient
 from kvtier.agent.fetcher import Fetcher
-from kvtier.agent.listeners import AgentInUse, Listeners
+from kvtier.agent.listeners import Listeners
 from kvtier.agent.mover import Mover
+from kvtier.agent.places import CannotStart
 from kvtier.agent.progress import Progress
 from kvtier.agent.sharer import Sharer
 from kvtier.agent.stager import Stager
@@ -25,7 +26,7 @@ from kvtier.agent.traffic import Traffic
 from kvtier.copy.address import extent_of
 from kvtier.page.key import page_key
 from kvtier.pool.dram_pool import DramPool
-from kvtier.ssd.segments import SsdSegments
+from kvtier.ssd.segments import SsdInUse, SsdSegments
 from kvtier.store.node_store import NodeStore
 from kvtier.store.page import SsdPlace
 from kvtier.transport.links import PeerLinks
@@ -51,7 +52,7 @@ class Agent:
     """`run` is its life. Made inside a running loop; `epoch` must differ from that of any earlier life."""
 
     def __init__(self, config: AgentConfig, epoch: int) -> None:
-        """Takes memory and the SSD directory. Raises `BackingError`, `SsdInUse`, `TransportUnavailable`, OSError."""
+        """Takes memory and the SSD directory. Raises `BackingError`, `CannotStart`, `TransportUnavailable`, OSError."""
         self.config = config
         self.progress = Progress()
         dram = msgspec.structs.replace(config.dram, bytes=config.dram.whole_bytes)
@@ -59,7 +60,7 @@ class Agent:
         self._transport = _transport(config, epoch, self.pool)
         self.store = NodeStore(dram, config.ssd, epoch)
         self.traffic = Traffic(monotonic_ms)
-        self.segments = _segments(config.ssd)
+        self.segments = _segments(config.ssd, self.pool)
         self._threads = ThreadPoolExecutor(config.ssd.io_threads if config.ssd else 1, "agent-io")
         self._mover = (
             Mover(self.store, self.pool, self.segments, self._threads, self.progress, self.traffic, monotonic_ms)
@@ -101,7 +102,7 @@ class Agent:
         )  # fmt: skip
 
     async def run(self, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
-        """Serve until `stop` is set, then bring to SSD what is on its way. Raises `AgentInUse`."""
+        """Serve until `stop` is set, then bring to SSD what is on its way. Raises `CannotStart`, `AddressTaken`."""
         self.recover()
         try:
             self.listeners.listen_unix(Path(self.config.socket))
@@ -121,10 +122,7 @@ class Agent:
             await self._shut_down()
 
     async def _listen_control(self, server: ControlServer, config: ListenConfig) -> None:
-        try:
-            port = await server.start(config.host, config.port)
-        except RuntimeError as error:
-            raise AgentInUse(f"cannot listen at {config.host}:{config.port} for gateways: {error}") from error
+        port = await server.start(config.host, config.port)
         log.info("agent %s answers gateways at %s:%d", self.config.node, config.host, port)
 
     def tick(self) -> None:
@@ -221,10 +219,16 @@ def _sharer(config: AgentConfig, store: NodeStore, links: PeerLinks) -> Sharer |
     return Sharer(store, links, peers, here, config.share, monotonic_ms)
 
 
-def _segments(config: SsdConfig | None) -> SsdSegments | None:
+def _segments(config: SsdConfig | None, pool: DramPool) -> SsdSegments | None:
+    """Raises `CannotStart`, and gives the memory back."""
     if config is None:
         return None
-    return SsdSegments(Path(config.directory), config.segment_bytes, config.bytes // config.segment_bytes)
+    try:
+        return SsdSegments(Path(config.directory), config.segment_bytes, config.bytes // config.segment_bytes)
+    except (SsdInUse, OSError) as error:
+        pool.close()
+        what = str(error) if isinstance(error, SsdInUse) else f"{error.filename or config.directory}: {error.strerror or error}"
+        raise CannotStart(f"ssd.directory: {what}") from error
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

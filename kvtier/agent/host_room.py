@@ -1,5 +1,5 @@
-"""Whether an agent's sizes fit its host: L3 in memory that this process may have, L4 on the disk of its directory, in as many
-files as it may open."""
+"""Whether an agent's paths and sizes fit its host: L3 in memory that this process may have, L4 on the disk of its directory, in
+as many files as it may open."""
 
 from __future__ import annotations
 
@@ -8,10 +8,31 @@ import resource
 from pathlib import Path
 
 from kvtier.agent.config import AgentConfig
+from kvtier.agent.places import directory_fault, may_write, nearest, socket_fault
 from kvtier.pool.backing import Backing
 
 _ROOT = Path("/")
 _OTHER_FILES = 64  # beside segments: sockets, connections, the memory file
+
+
+def wrong_places(config: AgentConfig) -> list[str]:
+    """One line for each path that no user could make use of."""
+    faults = {"socket": socket_fault(Path(config.socket))}
+    if config.ssd is not None:
+        faults["ssd.directory"] = directory_fault(Path(config.ssd.directory))
+    return [f"{key}: {fault}" for key, fault in faults.items() if fault]
+
+
+def shut_places(config: AgentConfig) -> list[str]:
+    """Warnings only: the agent may be started by another user than asks."""
+    folders = {"socket": Path(config.socket).parent}
+    if config.ssd is not None:
+        folders["ssd.directory"] = Path(config.ssd.directory)
+    return [
+        f"warning: {key}: this user may not write to {nearest(folder)}"
+        for key, folder in folders.items()
+        if not may_write(folder)
+    ]
 
 
 def too_much_memory(config: AgentConfig, root: Path = _ROOT) -> list[str]:
@@ -86,9 +107,7 @@ def cgroup_bytes(root: Path = _ROOT) -> int | None:
 
 def disk_bytes(directory: Path) -> int:
     """Of the file system that a directory is on, or will be once it is made."""
-    while not directory.exists():
-        directory = directory.parent
-    told = os.statvfs(directory)
+    told = os.statvfs(nearest(directory))
     return told.f_frsize * told.f_blocks
 
 

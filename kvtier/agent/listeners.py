@@ -15,6 +15,8 @@ from kvtier.agent.connection import Connection, ConnectionCounters
 from kvtier.agent.desk import Desk
 from kvtier.agent.local_connection import LocalConnection
 from kvtier.agent.peer_connection import PeerConnection
+from kvtier.agent.places import CannotStart, socket_fault
+from kvtier.settings.address import bound
 from kvtier.settings.ranges import Count, PauseMs
 from kvtier.transport.links import tune
 from kvtier.wire.frames import GREETING_CALL, pack_frame
@@ -25,10 +27,6 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 128
 _ACCEPT_PAUSE_S = 0.1
-
-
-class AgentInUse(Exception):
-    """Another agent listens there."""
 
 
 class ServeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +44,7 @@ class Listeners:
         self._greeting = pack_frame(GREETING_CALL, encode(greeting))
         self._memory_fd = memory_fd
         self._settings = settings
-        self._accepting: list[asyncio.Task[None]] = []
+        self._accepting: dict[asyncio.Task[None], socket.socket] = {}
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._lock_fds: list[int] = []
         self._paths: list[Path] = []
@@ -56,31 +54,36 @@ class Listeners:
         return len(self._connections)
 
     def listen_unix(self, path: Path) -> None:
-        """For engines on this host. Raises `AgentInUse` or OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock_fd = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._lock_fds.append(lock_fd)
+        """For engines on this host. Raises `CannotStart`; what is no socket is never removed."""
         try:
-            fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            listener = self._bind_unix(path)
         except BlockingIOError as error:
-            raise AgentInUse(f"another agent listens at {path}") from error
-        path.unlink(missing_ok=True)  # an agent that was killed left it behind
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(path))
-        path.chmod(0o600)
+            raise CannotStart(f"socket: another agent listens at {path}") from error
+        except OSError as error:
+            raise CannotStart(f"socket: {error.filename or path}: {error.strerror or error}") from error
         self._paths.append(path)
         self._accept_on(listener, local=True)
 
-    def listen_tcp(self, host: str, port: int) -> int:
-        """For other agents; the port, chosen by the system for 0. Raises `AgentInUse` or OSError."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    def _bind_unix(self, path: Path) -> socket.socket:
+        if fault := socket_fault(path):
+            raise CannotStart(f"socket: {fault}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock_fd = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock_fds.append(lock_fd)
+        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)  # an agent that was killed left it behind
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listener.bind((host, port))
-        except OSError as error:
+            listener.bind(str(path))
+            path.chmod(0o600)
+        except OSError:
             listener.close()
-            raise AgentInUse(f"cannot listen at {host}:{port}: {error.strerror}") from error
+            raise
+        return listener
+
+    def listen_tcp(self, host: str, port: int) -> int:
+        """For other agents; the port, chosen by the system for 0. Raises `AddressTaken`."""
+        listener = bound("listen", host, port)
         self._accept_on(listener, local=False)
         return int(listener.getsockname()[1])
 
@@ -88,29 +91,31 @@ class Listeners:
         for task in self._accepting:
             task.cancel()
         await asyncio.gather(*self._accepting, return_exceptions=True)
+        for listener in self._accepting.values():
+            listener.close()
         for connection in self._connections.values():
             connection.abort()
         await asyncio.gather(*self._connections, return_exceptions=True)
         for path in self._paths:
-            path.unlink(missing_ok=True)
+            if path.is_socket():
+                path.unlink(missing_ok=True)
         for fd in self._lock_fds:
             os.close(fd)
 
     def _accept_on(self, listener: socket.socket, *, local: bool) -> None:
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-        self._accepting.append(asyncio.get_running_loop().create_task(self._accept(listener, local)))
+        self._accepting[asyncio.get_running_loop().create_task(self._accept(listener, local))] = listener
 
     async def _accept(self, listener: socket.socket, local: bool) -> None:
-        with listener:
-            while True:
-                try:
-                    sock, _ = await asyncio.get_running_loop().sock_accept(listener)
-                except OSError as error:  # no descriptors left, or the client was gone already
-                    log.warning("accepting failed: %s", error)
-                    await asyncio.sleep(_ACCEPT_PAUSE_S)
-                    continue
-                self._welcome(sock, local)
+        while True:
+            try:
+                sock, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as error:  # no descriptors left, or the client was gone already
+                log.warning("accepting failed: %s", error)
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            self._welcome(sock, local)
 
     def _welcome(self, sock: socket.socket, local: bool) -> None:
         if len(self._connections) >= self._settings.max_connections:

@@ -14,10 +14,10 @@ import uvloop
 from kvtier.agent.agent import Agent
 from kvtier.agent.config import AgentConfig
 from kvtier.agent.file_limit import raise_file_limit
-from kvtier.agent.host_room import too_few_files, too_little_disk, too_little_free, too_much_memory
-from kvtier.agent.listeners import AgentInUse
+from kvtier.agent.host_room import too_few_files, too_little_disk, too_little_free, too_much_memory, wrong_places
+from kvtier.agent.places import CannotStart
 from kvtier.pool.backing import BackingError
-from kvtier.ssd.segments import SsdInUse
+from kvtier.settings.address import AddressTaken
 from kvtier.transport.one_sided import TransportUnavailable
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def run_agent(config: AgentConfig) -> int:
     """Until SIGTERM or SIGINT; 1 where it could not start."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     raise_file_limit()
-    if faults := too_much_memory(config) or too_little_free(config) or too_few_files(config):
+    if faults := wrong_places(config) or too_much_memory(config) or too_little_free(config) or too_few_files(config):
         print(f"agent {config.node} cannot start: {faults[0]}", file=sys.stderr)
         return 1
     for line in too_little_disk(config):
@@ -37,7 +37,7 @@ def run_agent(config: AgentConfig) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config))
-    except (AgentInUse, BackingError, SsdInUse, TransportUnavailable, OSError) as error:
+    except (CannotStart, AddressTaken, BackingError, TransportUnavailable, OSError) as error:
         print(f"agent {config.node} cannot start: {error}", file=sys.stderr)
         return 1
     return 0

@@ -12,6 +12,7 @@ from grpc import aio
 
 from kvtier.control import control_pb2 as pb
 from kvtier.control.grpc_control import SERVICE
+from kvtier.control.grpc_port import server_at
 from kvtier.control.unary_service import Answer, unary_service
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
@@ -39,8 +40,8 @@ class ControlServer:
         self._server: aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """The port, chosen by the system for 0. Raises RuntimeError where that address is taken."""
-        self._server = aio.server()
+        """The port, chosen by the system for 0. Raises `AddressTaken`."""
+        self._server, self.port = server_at("control", host, port)
         methods: dict[str, tuple[Answer, type[Message]]] = {
             "ReadNode": (self._read_node, pb.ReadNodeRequest),
             "Pin": (self._pin, pb.PinRequest),
@@ -48,7 +49,6 @@ class ControlServer:
             "SetCuts": (self._set_cuts, pb.CutRequest),
         }
         self._server.add_generic_rpc_handlers((unary_service(SERVICE, methods),))
-        self.port = self._server.add_insecure_port(f"{host}:{port}")
         await self._server.start()
         return self.port
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from grpc import aio
 
+from kvtier.control.grpc_port import server_at
 from kvtier.umbp.master_state import MasterState, Saved
 from kvtier.umbp.service import MasterService
 
@@ -33,11 +34,10 @@ class UmbpMaster:
         self._ticking: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Raises RuntimeError where that address is taken."""
+        """Raises `AddressTaken`."""
+        self._server, self.port = server_at("umbp", host, port)
         self._load()
-        self._server = aio.server()
         self._server.add_generic_rpc_handlers((MasterService(self.state, self._clock_ms).handlers,))
-        self.port = self._server.add_insecure_port(f"{host}:{port}")
         await self._server.start()
         self._ticking = asyncio.create_task(self._tick_on(), name="umbp master")
 
@@ -47,7 +47,7 @@ class UmbpMaster:
             await asyncio.gather(self._ticking, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(_GRACE_S)
-        self._save()
+            self._save()  # one that never had the port has nothing to tell, and another may be using the file
 
     async def _tick_on(self) -> None:
         ticks = 0

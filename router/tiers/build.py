@@ -9,6 +9,7 @@ from costmodel.values import Tier
 from kvtier.control.grpc_control import GrpcControl
 from kvtier.control.node_control import NodeControl
 from kvtier.control.wire_control import WireControl
+from kvtier.settings.address import authority
 from kvtier.transport.links import LinkSettings, PeerLinks
 from kvtier.umbp.master import UmbpMaster
 from kvtier.umbp.master_state import MasterState
@@ -48,7 +49,7 @@ class Tiers:
         return {status.node: status.pages for status in self.followers.status()}
 
     async def start(self) -> None:
-        """Raises RuntimeError where the UMBP master's port is taken."""
+        """Raises `AddressTaken` where the UMBP master's port is."""
         if self.umbp is not None and self._umbp_at is not None:
             await self.umbp.start(*self._umbp_at)
         self.followers.start()
@@ -65,7 +66,7 @@ class Tiers:
 
     def _control(self, agent: AgentPeerConfig, peer: Peer) -> NodeControl:
         if agent.control_port is not None:
-            return GrpcControl(agent.node, f"{agent.host}:{agent.control_port}", _CALL_S)
+            return GrpcControl(agent.node, authority(agent.host, agent.control_port), _CALL_S)
         return WireControl(peer, self._links, _CALL_S)
 
 

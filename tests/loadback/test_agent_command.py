@@ -58,6 +58,19 @@ def test_more_memory_than_the_host_has_is_no_good_file(tmp_path: Path) -> None:
     assert "good" not in text
 
 
+def test_what_stands_where_the_socket_is_to_be_is_no_good_file(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("years of work")
+    file = tmp_path / "node.yaml"
+    ssd = f"{{bytes: 1 GiB, directory: {tmp_path}/precious.txt}}"
+    file.write_text(f"node: a\nsocket: {tmp_path}/precious.txt\ndram: {{bytes: 64 MiB}}\nssd: {ssd}\n")
+    status, text = invoke("--config", str(file), "--check")
+    assert status == 1
+    assert text.splitlines() == [
+        f"{file}: socket: {tmp_path}/precious.txt is there and is no socket: choose another path, or remove it",
+        f"{file}: ssd.directory: {tmp_path}/precious.txt is no directory: choose another path, or remove it",
+    ]
+
+
 def test_the_sglang_plugin_comes_with_its_flags_and_says_what_it_made(tmp_path: Path) -> None:
     archive = tmp_path / "new" / "plugin.zip"
     result = CliRunner().invoke(build(), ["sglang-plugin", str(archive), "--worker", "p0"], env={"COLUMNS": "200"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from random import Random
 
 import grpc
@@ -34,6 +35,7 @@ from kvtier.index.events import BlocksStored
 from kvtier.index.memory import BlockIndex
 from kvtier.index.runs import BlockRun
 from kvtier.index.source_key import NodeKey
+from kvtier.settings.address import AddressTaken
 from kvtier.umbp.master import UmbpMaster
 from kvtier.umbp.master_state import MasterState
 from kvtier.umbp.reader import MasterUnavailable, UmbpReader, leading_runs
@@ -77,6 +79,16 @@ async def registered(ask: Ask, node: str = "n1", room: int = 100) -> bytes:
     capacities = [tier_capacity(DRAM, 100, room), tier_capacity(SSD, 1 << 40, 1 << 40)]
     request = register(node, "10.0.0.1:1", f"{node}:16001", capacities=capacities, engine=b"\0\xff", tags=["a=b", "c=d"])
     return await ask("RegisterClient", request)
+
+
+async def test_a_port_is_one_masters(master: UmbpMaster, index: BlockIndex, tmp_path: Path) -> None:
+    kept = tmp_path / "umbp.state"
+    kept.write_bytes(b"another's picture")
+    second = UmbpMaster(MasterState(index, Random(1)), lambda: 0.0, kept)
+    with pytest.raises(AddressTaken, match=rf"^umbp\.port: cannot listen on 127\.0\.0\.1:{master.port} \("):
+        await second.start("127.0.0.1", master.port)
+    await second.close()
+    assert kept.read_bytes() == b"another's picture"
 
 
 async def test_register_and_heartbeat(ask: Ask, master: UmbpMaster) -> None:
