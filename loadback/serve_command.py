@@ -13,6 +13,7 @@ from rich.table import Table
 
 from engine_adapters.launch.listening import CannotListen, check_port
 from kvtier.prefetch.params import Mode
+from kvtier.settings.address import AddressTaken, authority, check_address
 from loadback.first_beliefs import first_beliefs
 from loadback.terminal import say
 from loadback.whose_file import faults_of
@@ -51,13 +52,24 @@ def serve(
             say(line)
         raise typer.Exit(0)
     try:
-        check_port(tree.listen.host, tree.listen.port)
-    except CannotListen as error:
+        check_addresses(tree)
+    except (CannotListen, AddressTaken) as error:
         say(str(error))
         raise typer.Exit(1) from error
     from router.serve import run  # loads the whole server: other commands start faster without it
 
     raise typer.Exit(run(tree))
+
+
+def check_addresses(tree: Config) -> None:
+    """Of the gateway and of its UMBP master. Raises `CannotListen`, `AddressTaken`."""
+    check_port(tree.listen.host, tree.listen.port)
+    if tree.umbp is None:
+        return
+    address = (tree.umbp.host, tree.umbp.port)
+    if tree.umbp.port and address == (tree.listen.host, tree.listen.port):
+        raise AddressTaken(f"umbp.port: the gateway itself is to listen on {authority(*address)}: choose another")
+    check_address("umbp", *address)
 
 
 def missing_folders(tree: Config) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from importlib.metadata import version
 from pathlib import Path
 
@@ -58,6 +59,29 @@ def test_check_tells_what_the_file_says(tmp_path: Path) -> None:
     assert status == 0
     assert "listens on 127.0.0.1:9, policy cost" in text
     assert "u0" in text
+
+
+@pytest.mark.parametrize(("section", "fix"), [("listen", ": choose another --port"), ("umbp", "")])
+def test_a_port_that_somebody_has_is_told_in_one_line(tmp_path: Path, section: str, fix: str) -> None:
+    file = tmp_path / "gateway.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        file.write_text(
+            "\n".join({"listen": "listen: {port: 0}", section: f"{section}: {{port: {port}}}"}.values()) + f"\n{GOOD}"
+        )
+        status, text = invoke("serve", "--config", str(file))
+    key = "" if section == "listen" else f"{section}.port: "
+    assert status == 1
+    assert text == f"loadback: {key}cannot listen on 127.0.0.1:{port} (Address already in use){fix}\n"
+
+
+def test_a_master_on_the_gateways_own_port_is_told_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "gateway.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as lent:
+        port = lent.getsockname()[1]
+    file.write_text(f"listen: {{port: {port}}}\numbp: {{port: {port}}}\n{GOOD}")
+    told = f"loadback: umbp.port: the gateway itself is to listen on 127.0.0.1:{port}: choose another\n"
+    assert invoke("serve", "--config", str(file)) == (1, told)
 
 
 def test_check_tells_what_runs_beside_the_turns(tmp_path: Path) -> None:
