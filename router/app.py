@@ -65,6 +65,7 @@ def build_routes(gateway: Gateway) -> HotRoutes:
         list(DIALECTS),
         max_body_bytes=gateway.config.listen.max_body_bytes,
         render_error=render_error,
+        before_break=gateway.turns.before_break,
     )
 
 

@@ -99,7 +99,12 @@ def _accuracy_view(accuracy: Accuracy) -> dict[str, object]:
 
 def _load_view(worker: Worker, rank: int, now_ms: float) -> dict[str, object]:
     load = worker.ranks[rank].load(now_ms, worker.rates.prefill(now_ms).ms_per_token)
-    return {name: getattr(load, name) for name in load.__struct_fields__} | {"rank": rank}
+    told: dict[str, object] = {name: _rounded(getattr(load, name)) for name in load.__struct_fields__}
+    return told | {"rank": rank}
+
+
+def _rounded(value: float | None) -> float | None:
+    return round(value, 1) if isinstance(value, float) else value
 
 
 def thread_view(thread: Thread) -> dict[str, object]:

@@ -107,7 +107,7 @@ class Dispatcher:
             with_rival=turn.turn_id % _REGRET_EVERY == 0,
         )
         chosen = placement.decision.chosen
-        if turn.tries == 1:
+        if turn.tries == 0:
             if self._must_wait(turn, placement, located.residencies, standing, now_ms):
                 return chosen.prefill
             self._budget.on_turn(now_ms)
@@ -133,6 +133,7 @@ class Dispatcher:
         )
         attempt.suspects = turn.suspects
         turn.attempt = attempt
+        turn.tries += 1
         legs = build_legs(turn, placement, rid, self._rng, hide_client_key=self._hide_client_key, override=override)
         attempt.assumed = assume(pool, sighting, placement, located, now_ms)
         self._threads.committed(sighting.thread, chosen.prefill, chosen.decode, now_ms)

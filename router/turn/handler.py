@@ -37,6 +37,7 @@ from router.wire.head import Header
 from router.wire.request import HotRequest
 
 _log = structlog.get_logger(__name__)
+_STOPPED_STATUS = 503  # of a turn that the end of the drain broke before its reply had begun
 
 
 class Preview(NamedTuple):
@@ -81,6 +82,7 @@ class TurnHandler:
         self._metrics = metrics
         self._clock = clock
         self._rng = rng
+        self._breaking = False
         self.records = RecordLog(config.log.decisions_kept)
 
     def handle(self, request: HotRequest) -> Awaitable[None] | None:
@@ -144,8 +146,15 @@ class TurnHandler:
         placement = self._dispatcher.preview(pool, sighting, due.ttft_ms if due else None, now_ms)
         return Preview(scanned.model, pool, sighting, placement, due)
 
+    def before_break(self) -> None:
+        """The drain is over: clients that turns lose from now on did not leave."""
+        self._breaking = True
+
     def _finish(self, turn: Turn, outcome: Outcome, status: int) -> None:
         now_ms = self._clock()
+        if self._breaking and outcome is Outcome.LEFT:
+            outcome, status = Outcome.ABORTED, 200 if turn.request.downstream.started else _STOPPED_STATUS
+            _log.warning("reply_aborted", request=turn.request_id, error="the gateway stopped before the reply's end")
         self._metrics.request_faults += turn.suspects.nobody_served(now_ms)
         record = record_of(turn, outcome, status, now_ms)
         learn(turn, record, self._threads, now_ms)
@@ -163,7 +172,7 @@ class TurnHandler:
                 outcome=outcome.value,
                 status=status,
                 tries=record.tries,
-                ttft_ms=record.ttft_ms,
+                ttft_ms=None if record.ttft_ms is None else round(record.ttft_ms, 1),
                 total_ms=round(record.total_ms, 1),
             )
 

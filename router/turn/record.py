@@ -14,7 +14,7 @@ from engine_adapters.base import ReplyFacts
 class Outcome(StrEnum):
     SERVED = "served"  # the whole reply went to the client
     REFUSED = "refused"  # answered with an error of ours or the engine's, before any reply byte
-    ABORTED = "aborted"  # failed after the first reply byte: the client's connection was aborted
+    ABORTED = "aborted"  # failed after the first reply byte, or cut by the end of the drain: the client's connection was reset
     LEFT = "left"  # the client went away
 
 

@@ -68,7 +68,6 @@ class Tries:
         self._error: GatewayError | None = None  # of the try before: says more than that nobody is left
 
     def begin(self) -> None:
-        self._turn.tries += 1
         worker = self._start(Standing.COMES)
         if worker is not None:
             self._running = self._sender.hold(self._turn, worker, self._start)

@@ -28,7 +28,7 @@ class Turn:
     pool: Pool
     arrived_ms: float
     arrived_at_s: float  # wall clock
-    tries: int = 0
+    tries: int = 0  # that were sent
     failed: set[str] = field(default_factory=set)  # workers that failed this turn: never tried again
     suspects: Suspects = field(default_factory=Suspects)  # of its failed workers, those that answered with a 5xx
     attempt: Attempt | None = None  # the running or last try

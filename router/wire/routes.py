@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any
 
 import structlog
@@ -18,7 +18,8 @@ _log = structlog.get_logger()
 class HotRoutes:
     """POST on one of `paths` is collected and given to `handler`; everything else goes the ordinary ASGI way.
 
-    `idle_s` closes a client's connection on which nothing is being served and nothing came for that long.
+    `idle_s` closes a client's connection on which nothing is being served and nothing came for that long. `before_break` is
+    called when the drain is over: replies that lose their client from then on were broken by the server.
     """
 
     def __init__(
@@ -29,12 +30,14 @@ class HotRoutes:
         max_body_bytes: int = 256 * 1024 * 1024,
         idle_s: float = 75.0,
         render_error: ErrorRenderer = render_openai_error,
+        before_break: Callable[[], None] | None = None,
     ) -> None:
         self.handler = handler
         self.paths = {path.encode(): path for path in paths}
         self.max_body_bytes = max_body_bytes
         self.idle_s = idle_s
         self.render_error = render_error
+        self.before_break = before_break
         self.failures = 0  # handlers that raised
         self._deadlines: Deadlines | None = None
 

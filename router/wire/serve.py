@@ -34,10 +34,17 @@ _CLOSING_S = 2.0  # engines are told what was broken off; at most a tenth of the
 class DrainingServer(uvicorn.Server):
     """uvicorn's server, except that it wakes when told to stop, that a signal ends in a normal return, and how it drains."""
 
-    def __init__(self, config: uvicorn.Config, drain_s: float, on_started: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain_s: float,
+        on_started: Callable[[], None] | None = None,
+        before_break: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(config)
         self._drain_s = drain_s
         self._on_started = on_started
+        self._before_break = before_break
         self._stopping = asyncio.Event()
         self._break_at_s = float("inf")  # monotonic; set when told to stop
 
@@ -71,6 +78,8 @@ class DrainingServer(uvicorn.Server):
         for connection in list(state.connections):
             connection.shutdown()
         await self._drained()
+        if self._before_break is not None:
+            self._before_break()
         for connection in list(state.connections):
             reset(connection.transport)
         for task in list(state.tasks):
@@ -134,7 +143,7 @@ def build_server(
         backlog=_BACKLOG,
         **(tls or {}),
     )
-    return DrainingServer(config, drain_s, on_started)
+    return DrainingServer(config, drain_s, on_started, routes.before_break)
 
 
 def run(server: DrainingServer) -> None:
