@@ -39,6 +39,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from router.config.fault_words import fault_words
+
 _MAX_FAULTS = 20
 
 
@@ -105,8 +107,9 @@ class Malformed(BadRequest):
         """`faults` as pydantic tells them. Names each member that is wrong, up to a bound."""
         told = []
         for fault in faults[:_MAX_FAULTS]:
-            path = ".".join(str(part) for part in fault["loc"][1:]) or str(fault["loc"][0])
-            told.append(f"{path}: {'unknown member' if fault['type'] == 'extra_forbidden' else fault['msg']}")
+            within = () if fault["type"] == "json_invalid" else fault["loc"][1:]  # which is where in the text it stops
+            path = ".".join(str(part) for part in within) or str(fault["loc"][0])
+            told.append(f"{path}: {_member_fault(fault)}")
         more = len(faults) - len(told)
         return cls("; ".join(told) + (f"; and {more} more" if more else ""), param=told[0].partition(": ")[0] if told else None)
 
@@ -219,3 +222,13 @@ class EngineBusy(EngineError):
     type = "overloaded_error"
     code = "engine_busy"
     retry_after_s = 2.0
+
+
+def _member_fault(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "extra_forbidden":
+        return "unknown member"
+    if fault["type"] == "json_invalid":
+        return f"no JSON: {fault['ctx']['error']} at character {fault['loc'][-1]}"
+    if isinstance(fault["input"], bytes):  # a body that was not read as JSON
+        return "send JSON, with the header `content-type: application/json`"
+    return fault_words(fault)

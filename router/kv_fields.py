@@ -16,7 +16,7 @@ import msgspec
 from fastapi import Request
 from msgspec import Meta, Raw
 
-from kvtier.page.key import join_digests
+from kvtier.page.key import DIGEST_BYTES, join_digests
 from router.errors import BadRequest, BodyTooLarge
 
 Body = TypeVar("Body", bound="NamesPrompt")
@@ -28,6 +28,8 @@ _MAX_ITEMS = 1 << 20  # tokens; longer than any model's context
 _PIECE_BYTES = 64 << 10
 _ABSENT = Raw(b"null")
 _PARAM = re.compile(r"\$\.(\w+)|field `(\w+)`")
+_DIGEST = re.compile(rf"[0-9a-fA-F]{{{2 * DIGEST_BYTES}}}")
+_SHOWN = 80  # characters of a wrong digest
 _ids = msgspec.json.Decoder(list[Annotated[int, Meta(ge=0, lt=1 << 32)]])
 _hex = msgspec.json.Decoder(list[Name])
 
@@ -90,9 +92,15 @@ async def page_digests(raw: Raw) -> bytes:
     digests = bytearray()
     for piece in _pieces(raw, "hashes"):
         try:
-            digests += join_digests(_hex.decode(piece))
-        except (msgspec.DecodeError, ValueError) as error:
+            texts = _hex.decode(piece)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"hashes: {error}", param="hashes") from error
+        try:
+            digests += join_digests(texts)
+        except ValueError as error:
+            wrong = next((text for text in texts if not _DIGEST.fullmatch(text)), "")
+            told = f"hashes: page digests have {2 * DIGEST_BYTES} hex digits each, not {wrong[:_SHOWN]!r}"
+            raise BadRequest(told, param="hashes") from error
         await asyncio.sleep(0)
     return bytes(digests)
 

@@ -29,7 +29,6 @@ from loadback.doctor.check import Check, Target, fail, ok, warn
 FIXES = {
     "starting": "wait, or look at the engine's log: it has not been discovered yet",
     "down": "look at the engine's log and its health endpoint",
-    "draining": "add it again when its turns have finished",
 }
 
 
@@ -73,7 +72,13 @@ def check_worker(worker: Worker) -> Check:
         return warn(worker.id, "state", f"breaker {worker.breaker} after {worker.last_fault}", fix)
     told = f"{worker.state}" + (f": {worker.last_fault}" if worker.last_fault else "")
     mark = fail if worker.state == "down" else warn
-    return mark(worker.id, "state", told, FIXES.get(worker.state, "look at the engine's log"))
+    return mark(worker.id, "state", told, _fix_of(worker))
+
+
+def _fix_of(worker: Worker) -> str:
+    if worker.state == "draining":
+        return f"to bring it back: when its turns have finished, DELETE /admin/workers/{worker.id}, then POST it again"
+    return FIXES.get(worker.state, "look at the engine's log")
 
 
 def check_calibration(worker: Worker) -> list[Check]:

@@ -16,11 +16,12 @@ from pydantic import BaseModel, ValidationError
 
 from kvtier.settings.unknown_key import unknown_key
 from router.config.beliefs import BeliefError, believed
+from router.config.fault_words import fault_words
 from router.config.tree import Config, PolicyConfig, PoolConfig
 from router.config.unique_keys import UniqueKeys
 
 Model = TypeVar("Model", Config, PolicyConfig)
-_VARIABLE = re.compile(r"\$(?:\$|\{([A-Z_][A-Z0-9_]*)\})")
+_VARIABLE = re.compile(r"\$(?:\$|\{([A-Z_][A-Z0-9_]*)\}|(\{\w*))")
 
 
 class ConfigError(Exception):
@@ -62,7 +63,7 @@ def _expanded(tree: Any, source: str, environ: Mapping[str, str]) -> Any:
 
 
 def _expand(node: Any, at: tuple[int | str, ...], environ: Mapping[str, str], missing: list[str]) -> Any:
-    """With every variable in place; those that are not there go to `missing`, with the key that wants them."""
+    """With every variable in place; those that are not there, or none, go to `missing`, with the key that wants them."""
     if isinstance(node, dict):
         return {key: _expand(value, (*at, key), environ, missing) for key, value in node.items()}
     if isinstance(node, list):
@@ -71,7 +72,10 @@ def _expand(node: Any, at: tuple[int | str, ...], environ: Mapping[str, str], mi
         return node
 
     def value_of(match: re.Match[str]) -> str:
-        name = match[1]
+        name, broken = match.groups()
+        if broken is not None:
+            missing.append(f"{_path(at)}: ${broken} is no variable: write ${{NAME}} in capitals, or $$ for a dollar sign")
+            return ""
         if name is None:
             return "$"
         if not environ.get(name):
@@ -119,7 +123,7 @@ def _message(fault: Any, model: type[BaseModel]) -> str:
     if fault["type"] == "extra_forbidden":
         *section, key = fault["loc"]
         return unknown_key(str(key), _known_keys(model, section))
-    return str(fault["msg"]).removeprefix("Value error, ")
+    return fault_words(fault)
 
 
 def _known_keys(model: type[BaseModel], section: Sequence[int | str]) -> list[str]:

@@ -46,9 +46,8 @@ class Fleet:
         if (role is Role.UNIFIED) == pool.disaggregated:
             wanted = "prefill or decode" if pool.disaggregated else "unified"
             raise BadRequest(f"pool {pool_name!r} takes {wanted} workers", param="role")
-        taken = {(worker.worker_id, worker.config.url) for worker in self.workers}
-        if any(config.worker_id == worker_id or config.url == url for worker_id, url in taken):
-            raise BadRequest(f"worker {config.worker_id!r} ({config.url}) is already here", param="url")
+        for worker in self.workers:
+            _check_other(worker, config)
         return pool.add(role, config)
 
     def drain(self, worker_id: str) -> Worker:
@@ -66,3 +65,12 @@ class Fleet:
         self.policy_config = config
         for pool in self.pools.values():
             pool.use(config)
+
+
+def _check_other(worker: Worker, config: WorkerConfig) -> None:
+    """Raises `BadRequest` where `config` is of that same worker."""
+    same_name = worker.worker_id == config.worker_id
+    if same_name or worker.config.url == config.url:
+        here = f"worker {worker.worker_id!r} ({worker.config.url}, {worker.state}) is already here"
+        fix = f"to bring it back or to change it, DELETE /admin/workers/{worker.worker_id} first, then POST it again"
+        raise BadRequest(f"{here}: {fix}", param="worker.name" if same_name and config.name else "worker.url")

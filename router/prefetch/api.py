@@ -121,7 +121,8 @@ class PrefetchApi:
         try:
             prompt = await prompts.run(partial(prompts.reader.extend, ask))
         except (ValueError, TypeError, LookupError, AttributeError) as error:  # what a template makes of odd messages
-            raise BadRequest(f"the prompt cannot be derived: {error!r:.300}", param="messages") from error
+            what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            raise BadRequest(f"messages: no prompt can be made of them: {what:.300}", param="messages") from error
         finally:
             prompts.give_room(len(ask.body))
         ids = prompt.state.exact_ids if prompt.state is not None else None

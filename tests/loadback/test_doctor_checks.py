@@ -105,6 +105,12 @@ def test_worker_states(state: str, breaker: str, mark: Mark) -> None:
     assert bool(check.fix) is (mark is not Mark.OK)
 
 
+def test_a_drained_worker_comes_back_by_being_removed_first() -> None:
+    check = check_worker(Worker(id="p0", state="draining", breaker="closed"))
+    assert check.mark is Mark.WARN
+    assert "DELETE /admin/workers/p0, then POST it again" in check.fix
+
+
 @pytest.mark.parametrize(("state", "gaps", "mark"), [("live", 0, Mark.OK), ("live", 2, Mark.WARN), ("lost", 0, Mark.WARN)])
 def test_feeds(state: str, gaps: int, mark: Mark) -> None:
     assert check_feed("p0", Feed(state=state, gaps=gaps)).mark is mark

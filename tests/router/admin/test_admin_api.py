@@ -72,7 +72,17 @@ async def test_workers_are_listed_added_drained_and_removed(gateway):
         assert (added.status_code, added.json()["state"]) == (201, "starting")
         again = await client.post("/admin/workers", json={"role": "decode", "worker": worker})
         assert again.status_code == 400
-        assert "already here" in again.json()["error"]["message"]
+        assert again.json()["error"]["param"] == "worker.name"
+        assert "'d1' (http://127.0.0.1:4, starting) is already here" in again.json()["error"]["message"]
+        await client.post("/admin/workers/d1/drain")
+        nameless = await client.post("/admin/workers", json={"role": "decode", "worker": {"url": worker["url"]}})
+        assert nameless.json()["error"] == {
+            "message": "worker 'd1' (http://127.0.0.1:4, draining) is already here: to bring it back or to change it, "
+            "DELETE /admin/workers/d1 first, then POST it again",
+            "type": "invalid_request_error",
+            "param": "worker.url",
+            "code": None,
+        }
         wrong = await client.post("/admin/workers", json={"role": "unified", "worker": worker | {"name": "x"}})
         assert "prefill or decode" in wrong.json()["error"]["message"]
         assert (await client.post("/admin/workers/p0/drain")).json()["state"] == "draining"
@@ -238,7 +248,14 @@ async def test_every_metric_is_documented(gateway):
         ),
         ("POST", "/admin/workers", {}, "role", "worker: Field required"),
         ("POST", "/admin/workers", [], "body", "body"),
-        ("PUT", "/admin/policy", 7, "body", "dictionary"),
+        ("PUT", "/admin/policy", 7, "body", "expected a mapping of keys to values"),
+        (
+            "POST",
+            "/admin/workers",
+            {"role": "unified", "worker": {"url": "h:1"}},
+            "worker.url",
+            "worker.url: expected a URL",
+        ),
         ("GET", "/admin/decisions?limit=x", None, "limit", "integer"),
         ("GET", "/admin/threads?limit=0", None, "limit", "greater than or equal to 1"),
         ("POST", "/admin/workers/p0/flush?timeout_s=900", None, "timeout_s", "300"),
@@ -251,6 +268,23 @@ async def test_malformed_admin_calls_are_told_as_all_errors_are(gateway, method,
     assert (refused.status_code, error["type"], error["code"]) == (422, "invalid_request_error", "malformed")
     assert error["param"] == param
     assert words in error["message"]
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/admin/workers"), ("PUT", "/admin/policy"), ("PUT", "/admin/prefetch")])
+async def test_a_body_that_is_not_read_as_json_is_told_why(gateway, method, path):
+    async with client_of(gateway) as client:
+        for content, headers, words in (
+            (b'{"mode": }', {"content-type": "application/json"}, "body: no JSON: Expecting value at character 9"),
+            (b'{"mode": "enabled"}', {}, "body: send JSON, with the header `content-type: application/json`"),
+            (
+                b'{"mode": "enabled"}',
+                {"content-type": "application/x-www-form-urlencoded"},
+                "body: send JSON, with the header `content-type: application/json`",
+            ),
+        ):
+            refused = await client.request(method, path, content=content, headers=headers)
+            error = refused.json()["error"]
+            assert (refused.status_code, error["param"], error["message"]) == (422, "body", words)
 
 
 async def test_a_fault_of_ours_has_the_shape_of_errors(gateway, monkeypatch):

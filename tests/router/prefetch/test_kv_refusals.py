@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from engine_adapters.base import EngineInfo
+from engine_adapters.launch.environments import ROOT
 from router.app import build_app, build_routes
 from router.config.tree import Config
 from router.gateway import Gateway
@@ -79,6 +80,26 @@ async def test_unknown_things_are_told_from_unknown_paths(
     discover(gateway)
     reply = await http.request(method, path, json=body)
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, code)
+
+
+async def test_what_names_no_page_is_quoted(gateway: Gateway, http: httpx.AsyncClient) -> None:
+    discover(gateway)
+    for hashes in (["zz"], ["00" * 32, "zz"], ["zz" * 32]):
+        error = (await http.post("/v1/kv/prefetch", json={"hashes": hashes})).json()["error"]
+        assert error["message"] == f"hashes: page digests have 64 hex digits each, not {hashes[-1]!r}"
+        assert error["param"] == "hashes"
+
+
+async def test_messages_that_make_no_prompt_are_told_in_plain_words() -> None:
+    pool = {"name": "p", **TREE["pools"][0], "prompt": {"model_dir": str(ROOT / "configs" / "models" / "tiny-agent")}}
+    made = Gateway(Config.model_validate({**TREE, "pools": [pool]}), lambda: 1000.0, Random(1))
+    discover(made)
+    transport = httpx.ASGITransport(build_app(made, build_routes(made)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        error = (await client.post("/v1/kv/prefetch", json={"messages": []})).json()["error"]
+    assert error["message"] == "messages: no prompt can be made of them: messages must not be empty"
+    assert error["param"] == "messages"
+    await made.close()
 
 
 async def test_what_was_off_at_the_start_is_not_switched_on() -> None:
