@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 import httptools
+import structlog
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -21,6 +22,7 @@ from router.wire.routes import HotRoutes
 from router.wire.sockets import reset
 from router.wire.transport_downstream import TransportDownstream
 
+_log = structlog.get_logger(__name__)
 _RAW_BODY_BYTES = 65_536  # from this on, body bytes of known length go round the parser, which would copy them once more
 _MAX_HEAD_BYTES = 65_536
 _LINGER_S = 1.0  # how long a refused body is read and thrown away, so that its sender gets to read the refusal
@@ -353,6 +355,9 @@ class HotProtocol(HttpToolsProtocol):
         cycle.complete = True
         self._routes.refuse(self._request(cycle), error)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """For uvicorn, whose advice to install WebSockets would be in the log twice a request."""
+
     def _refuse_endless_head(self) -> None:
         """More than is read of a head has come, and not its end."""
         if self.cycle is not None and not self.cycle.response_complete:
@@ -374,7 +379,7 @@ class HotProtocol(HttpToolsProtocol):
             if cycle is not None:
                 cycle.disconnected = True  # an ordinary request whose body is broken: this is its answer
                 cycle.message_event.set()
-            self.logger.warning("Invalid HTTP request received.")
+            _log.warning("request_unreadable", client=self.client[0] if self.client else "")
             self.send_400_response("Invalid HTTP request received.")
 
     def send_400_response(self, msg: str) -> None:
