@@ -48,7 +48,7 @@ def serve(
             print(line)
         for line in beside_turns(tree):
             print(line)
-        for line in missing_folders(tree):
+        for line in [*missing_folders(tree), *lone_agents(tree)]:
             say(line)
         raise typer.Exit(0)
     try:
@@ -79,6 +79,17 @@ def missing_folders(tree: Config) -> list[str]:
         "without it residency comes from lineage alone"
         for pool in tree.pools
         if pool.prompt is not None and not Path(pool.prompt.model_dir).is_dir()
+    ]
+
+
+def lone_agents(tree: Config) -> list[str]:
+    """Nor is this one: workers may be added later."""
+    homes = {worker.home for pool in tree.pools for _, worker in pool.workers()}
+    return [
+        f"warning: agents.{number}.node: no worker runs on {peer.node!r}, but on {', '.join(sorted(homes))}; "
+        "give the workers that attach to this agent `node` as it has"
+        for number, peer in enumerate(tree.agents)
+        if peer.node not in homes
     ]
 
 

@@ -27,7 +27,20 @@ def known_policy(name: str) -> str:
     return name
 
 
-EngineOption = Annotated[EngineChoice, typer.Option(help="Emulated workers, or real SGLang on this machine's CPU.")]
+def known_engine(name: str) -> EngineChoice:
+    if name not in set(EngineChoice):
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(EngineChoice)}")
+    return EngineChoice(name)
+
+
+EngineOption = Annotated[
+    EngineChoice,
+    typer.Option(
+        help="Emulated workers, or real SGLang on this machine's CPU.",
+        parser=known_engine,
+        metavar=f"[{'|'.join(EngineChoice)}]",
+    ),
+]
 PortOption = Annotated[int, typer.Option(min=1, max=65535, help="Where the gateway listens.")]
 HostOption = Annotated[str, typer.Option(help="Address the gateway listens on.")]
 PrefillsOption = Annotated[int, typer.Option(min=1, max=16, help="Prefill workers (unified ones if --decodes 0).")]

@@ -9,6 +9,13 @@ import typer
 
 from costmodel.roofline import DataType
 
+
+def known_type(name: str) -> DataType:
+    if name not in set(DataType):
+        raise typer.BadParameter(f"{name!r} is none of {', '.join(DataType)}")
+    return DataType(name)
+
+
 Prefetch = Annotated[
     str, typer.Option(help="on, off, or the one trigger that is on, separated by commas: one policy with a shared pool.")
 ]
@@ -21,7 +28,12 @@ Jobs = Annotated[int, typer.Option(min=0, help="Policies simulated at once; 0 = 
 Topology = Annotated[str, typer.Option(help="1P2D, or 8U for unified workers.")]
 Hardware = Annotated[str, typer.Option(help="A file of configs/hardware, or a path.")]
 Model = Annotated[str, typer.Option(help="A file of configs/models, or a path.")]
-Weights = Annotated[DataType | None, typer.Option(help="What the weights are in, for a --model that has others.")]
+Weights = Annotated[
+    DataType | None,
+    typer.Option(
+        help="What the weights are in, for a --model that has others.", parser=known_type, metavar=f"[{'|'.join(DataType)}]"
+    ),
+]
 Horizon = Annotated[
     float,
     typer.Option(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Set as AbstractSet
-from urllib.parse import urlsplit
 
 import httpx
 
@@ -23,7 +22,7 @@ _FIX = "start it (loadback agent --config FILE), or correct its host and port; u
 
 async def check_agents(config: Config) -> list[Check]:
     """Each agent of the file, asked directly."""
-    homes = {worker.node or urlsplit(worker.url).hostname or "" for pool in config.pools for _, worker in pool.workers()}
+    homes = {worker.home for pool in config.pools for _, worker in pool.workers()}
     links = PeerLinks(_LINKS)
     try:
         answers = await asyncio.gather(*(_ask(agent, links) for agent in config.agents))

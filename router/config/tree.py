@@ -5,8 +5,10 @@ It holds values and checks; it opens no file and reads no environment (`load.py`
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self, get_args
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -40,17 +42,29 @@ def _check_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("expected a URL such as http://10.0.0.5:30000")
-    try:
-        parts.port  # noqa: B018  reading it checks it
-    except ValueError as error:
-        raise ValueError(f"expected a port from 1 to 65535: {error}") from None
+    _check_port_of(parts)
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError("give scheme, host and port only: paths are added by the gateway")
     return url.rstrip("/")
 
 
+def _check_port_of(parts: SplitResult) -> None:
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise ValueError(f"expected a port from 1 to 65535: {error}") from None
+    if port == 0:
+        raise ValueError("expected a port from 1 to 65535, not 0")
+
+
+def _check_address(address: str) -> str:
+    _check_port_of(urlsplit(f"//{address}"))
+    return address
+
+
 def _check_zmq_address(address: str) -> str:
     parts = urlsplit(address)
+    _check_port_of(parts)
     if parts.scheme != "tcp" or not parts.hostname or parts.port is None:
         raise ValueError("expected an address such as tcp://10.0.0.5:5557")
     return address
@@ -58,10 +72,16 @@ def _check_zmq_address(address: str) -> str:
 
 Url = Annotated[str, AfterValidator(_check_url)]
 ZmqAddress = Annotated[str, AfterValidator(_check_zmq_address)]
+Port = Annotated[int, Field(ge=1, le=65535)]
 Ms = Annotated[float, Field(ge=0, le=1e12)]  # 30 years: what is above overflows where it is squared
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 Slope = Annotated[float, Field(ge=1e-12, le=1e12)]  # of what others are told as ratios to it
 Key = Annotated[str, Field(min_length=1)]  # an empty credential would match an empty header
+
+
+def _twice(names: Iterable[str]) -> str:
+    """Those that are there more than once, as words of a fault; empty where each is there once."""
+    return ", ".join(repr(name) for name, count in Counter(names).items() if count > 1)
 
 
 class ListenConfig(Section):
@@ -84,7 +104,7 @@ class WorkerConfig(Section):
     name: str | None = None  # shown in headers and tables; defaults to host:port
     node: str | None = None  # the host it runs on; defaults to the URL's host
     bootstrap_host: str | None = None  # prefill only; defaults to the URL's host
-    bootstrap_port: int | None = None  # prefill only; discovered when absent
+    bootstrap_port: Port | None = None  # prefill only; discovered when absent
     api_key: str | None = None  # sent to this engine instead of the client's Authorization
     admin_key: str | None = None  # for flush and abort on engines that protect them
     kv_events: ZmqAddress | None = None  # its KV event publisher, where the engine does not tell it (vLLM); rank r at port + r
@@ -93,6 +113,11 @@ class WorkerConfig(Section):
     @property
     def worker_id(self) -> str:
         return self.name or urlsplit(self.url).netloc
+
+    @property
+    def home(self) -> str:
+        """The node that it runs on."""
+        return self.node or urlsplit(self.url).hostname or ""
 
 
 class PromptConfig(Section):
@@ -259,9 +284,8 @@ class PoolConfig(Section):
         for role, worker in self.workers():
             if role is not Role.PREFILL and (worker.bootstrap_port or worker.bootstrap_host):
                 raise ValueError(f"`bootstrap_host` and `bootstrap_port` are for prefill; {worker.worker_id} is {role.value}")
-        names = [worker.worker_id for _, worker in self.workers()]
-        if len(names) != len(set(names)):
-            raise ValueError("two workers of this pool have the same name or address: set `name`")
+        if twice := _twice(worker.worker_id for _, worker in self.workers()):
+            raise ValueError(f"two workers of this pool have the same name or address, {twice}: set `name`")
         return self
 
 
@@ -316,8 +340,8 @@ class AgentPeerConfig(Section):
 
     node: Annotated[str, Field(min_length=1)]  # as its own file and `Worker.node` spell it
     host: str
-    port: Annotated[int, Field(ge=1, le=65535)]
-    control_port: Annotated[int | None, Field(ge=1, le=65535)] = None  # of its `control` (gRPC); absent: its own wire is asked
+    port: Port
+    control_port: Port | None = None  # of its `control` (gRPC); absent: its own wire is asked
 
 
 class PinsConfig(Section):
@@ -340,7 +364,7 @@ class UmbpConfig(Section):
 class UmbpMasterConfig(Section):
     """Another UMBP master (gRPC), asked what engines hold of a prompt before it is placed; `router.tiers.umbp_consult`."""
 
-    address: Annotated[str, Field(pattern=r"^[^/\s]+:\d+$")]  # host:port
+    address: Annotated[str, Field(pattern=r"^[^/\s]+:\d+$"), AfterValidator(_check_address)]  # host:port
     pool: str | None = None  # absent: the only one
     nodes: dict[str, str] = {}  # by worker, the node id that its engine reports under where that is not the worker's name
     deadline_ms: Annotated[float, Field(gt=0)] = 5.0
@@ -413,6 +437,7 @@ class RedisConfig(Section):
         for url in self.urls:
             if not url.startswith(("redis://", "rediss://", "unix://")):
                 raise ValueError(f"{url!r} is no Redis URL: expected redis://HOST:PORT")
+            _check_port_of(urlsplit(url))
         return self
 
 
@@ -460,9 +485,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _agents(self) -> Self:
-        nodes = [agent.node for agent in self.agents]
-        if len(nodes) != len(set(nodes)):
-            raise ValueError("two `agents` have the same node: only one of them would be followed")
+        if twice := _twice(agent.node for agent in self.agents):
+            raise ValueError(f"two `agents` have the same node, {twice}: only one of them would be followed")
         return self
 
     @model_validator(mode="after")
@@ -470,17 +494,16 @@ class Config(Section):
         if not self.pools:
             raise ValueError("`pools` is empty: list at least one pool with its workers")
         names = [pool.name for pool in self.pools]
-        if len(names) != len(set(names)):
-            raise ValueError("two pools have the same name")
-        models = [model for pool in self.pools for model in pool.models]
-        if len(models) != len(set(models)):
-            raise ValueError("one model is listed twice: a model belongs to one pool")
-        workers = [worker.worker_id for pool in self.pools for _, worker in pool.workers()]
-        if len(workers) != len(set(workers)):
-            raise ValueError("workers of two pools have the same name, by which the admin API finds them: give each its own")
-        urls = [worker.url for pool in self.pools for _, worker in pool.workers()]
-        if len(urls) != len(set(urls)):
-            raise ValueError("one worker URL is listed twice")
+        if twice := _twice(names):
+            raise ValueError(f"two pools have the same name, {twice}")
+        if twice := _twice(model for pool in self.pools for model in pool.models):
+            raise ValueError(f"one model is listed twice, {twice}: a model belongs to one pool")
+        workers = [worker for pool in self.pools for _, worker in pool.workers()]
+        if twice := _twice(worker.worker_id for worker in workers):
+            told = f"workers of two pools have the same name, {twice}"
+            raise ValueError(f"{told}, by which the admin API finds them: give each its own")
+        if twice := _twice(worker.url for worker in workers):
+            raise ValueError(f"one worker URL is listed twice, {twice}")
         for key, section in (("umbp", self.umbp), ("umbp_master", self.umbp_master)):
             if section is not None and section.pool is None and len(names) > 1:
                 raise ValueError(f"`{key}.pool` must name one of the pools: there are several")

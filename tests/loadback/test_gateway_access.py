@@ -12,7 +12,7 @@ import typer
 from loadback.admin_api import AdminError, Workers, admin_headers, decode, fetch
 from loadback.doctor.gateway import check_gateway
 from loadback.gateway_url import checked_url
-from loadback.serve_command import missing_folders
+from loadback.serve_command import lone_agents, missing_folders
 from router.config.load import parse_config
 
 HTML = "<html><title>Router login</title></html>"
@@ -87,3 +87,13 @@ def test_check_warns_of_a_model_folder_that_is_not_here(tmp_path: Path) -> None:
     assert len(told) == 1
     assert "prompt.model_dir" in told[0]
     assert "/nowhere/model" in told[0]
+
+
+def test_check_warns_of_an_agent_beside_which_no_worker_runs() -> None:
+    text = "pools: [{unified: [{url: 'http://h:1'}, {url: 'http://g:1', node: b}]}]\nagents: [%s]"
+    assert lone_agents(parse_config(text % "{node: h, host: x, port: 1}, {node: b, host: x, port: 2}", "x.yaml", {})) == []
+    told = lone_agents(parse_config(text % "{node: b, host: x, port: 1}, {node: g, host: x, port: 2}", "x.yaml", {}))
+    assert told == [
+        "warning: agents.1.node: no worker runs on 'g', but on b, h; "
+        "give the workers that attach to this agent `node` as it has"
+    ]

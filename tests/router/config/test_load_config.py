@@ -33,7 +33,12 @@ def test_a_minimal_file_is_enough():
         ("pools: [{prefill: [{url: 'http://h:1'}]}]", ["pools.0", "needs both"]),
         ("pools: [{unified: [{url: 'h:1'}]}]", ["pools.0.unified.0.url", "expected a URL"]),
         ("pools: [{unified: [{url: 'http://h:1/v1'}]}]", ["scheme, host and port only"]),
-        ("pools: [{unified: [{url: 'http://h:1'}, {url: 'http://h:1'}]}]", ["same name"]),
+        ("pools: [{unified: [{url: 'http://h:1'}, {url: 'http://h:1'}]}]", ["same name or address, 'h:1': set `name`"]),
+        (
+            "pools: [{unified: [{name: a, url: 'http://h:1'}, {name: b, url: 'http://h:1'}, {name: c, url: 'http://h:2'}]}]",
+            ["one worker URL is listed twice, 'http://h:1'"],
+        ),
+        ("pools: [{unified: [{url: 'http://h:1'}]}, {unified: [{url: 'http://h:2'}]}]", ["the same name, 'default'"]),
         ("pools: []", ["pools"]),
         (MINIMAL + "\npolicy: {switch_margin_ms: .inf}", ["policy.switch_margin_ms", "finite"]),
         (MINIMAL + "\ntimeouts: {idle_s: .nan}", ["timeouts.idle_s", "finite"]),
@@ -96,21 +101,41 @@ def test_a_missing_file_is_an_error_with_its_name(tmp_path: Path):
         (
             "pools: [{name: a, models: [m], unified: [{url: 'http://h:1'}]}, "
             "{name: b, models: [m], unified: [{url: 'http://h:2'}]}]",
-            ["one model is listed twice"],
+            ["one model is listed twice, 'm':"],
         ),
         (
             "pools: [{name: a, models: [m], unified: [{name: u0, url: 'http://h:1'}]}, "
             "{name: b, models: [n], unified: [{name: u0, url: 'http://h:2'}]}]",
-            ["workers of two pools have the same name"],
+            ["workers of two pools have the same name, 'u0',"],
         ),
         ("pools: [{unified: [{url: 'http://h:1', kv_events: 'h:1'}]}]", ["tcp://"]),
-        (MINIMAL + "\nagents: [{node: a, host: h, port: 1}, {node: a, host: g, port: 1}]", ["have the same node"]),
+        (MINIMAL + "\nagents: [{node: a, host: h, port: 1}, {node: a, host: g, port: 1}]", ["have the same node, 'a':"]),
     ],
 )
 def test_what_would_fail_later_is_refused_at_once(text, words):
     with pytest.raises(ConfigError) as fault:
         parse(text)
     assert all(word in str(fault.value) for word in words)
+
+
+PORTS = {
+    "pools: [{prefill: [{url: 'http://h:1', bootstrap_port: PORT}], decode: [{url: 'http://h:2'}]}]": "bootstrap_port",
+    "pools: [{unified: [{url: 'http://h:PORT'}]}]": "pools.0.unified.0.url",
+    "pools: [{unified: [{url: 'http://h:1', kv_events: 'tcp://h:PORT'}]}]": "pools.0.unified.0.kv_events",
+    "pools: [{unified: [{url: 'http://h:1', kv_replay: 'tcp://h:PORT'}]}]": "pools.0.unified.0.kv_replay",
+    MINIMAL + "\nagents: [{node: a, host: h, port: PORT}]": "agents.0.port",
+    MINIMAL + "\nagents: [{node: a, host: h, port: 1, control_port: PORT}]": "agents.0.control_port",
+    MINIMAL + "\numbp_master: {address: 'h:PORT'}": "umbp_master.address",
+    MINIMAL + "\nindex: {redis: {urls: ['redis://h:PORT']}}": "index.redis",
+}
+
+
+@pytest.mark.parametrize("port", [0, 99999])
+@pytest.mark.parametrize("text", PORTS)
+def test_a_port_that_is_none_is_refused_wherever_it_stands(text: str, port: int) -> None:
+    parse(text.replace("PORT", "65535"))
+    with pytest.raises(ConfigError, match=PORTS[text]):
+        parse(text.replace("PORT", str(port)))
 
 
 def test_an_empty_variable_is_no_key():
