@@ -161,6 +161,8 @@ def _add_errors(app: FastAPI, routes: HotRoutes) -> None:
         known = f"{request.method} {path} is not served here"
         if path in DIALECTS:
             known, status, headers = f"{path} takes POST", 405, {"allow": "POST"}
+        elif headers and "GET" in (allowed := headers.get("Allow", "")):
+            headers = {"allow": f"{allowed}, HEAD"}
         found: GatewayError = NotServed(known) if status in (404, 405) else BadRequest(str(error.detail))
         found.status = status
         return _refusal(path, found, headers)

@@ -1,6 +1,7 @@
-"""What is decided before FastAPI reads a body: who may speak to a path behind a door, and how large a body may be.
+"""What is decided before FastAPI reads a body: who may speak to a path behind a door, and what a body may be.
 
 FastAPI parses a body before it asks what its routes depend on, so that a door among those would be opened by parsing.
+HEAD is answered here as GET is, without the body: load balancers probe with it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.errors import BodyTooLarge, GatewayError
+from router.turn.handler import refuse_encoded
 
 Check = Callable[[Request], None]
 Refuse = Callable[[str, GatewayError], Response]  # path and error to the reply
@@ -36,7 +38,9 @@ class Guard:
         except GatewayError as error:
             await self._refuse(scope["path"], error)(scope, receive, send)
             return
-        answer = _Answer(send)
+        answer = _Answer(send, bodiless=scope["method"] == "HEAD")
+        if answer.bodiless:
+            scope = {**scope, "method": "GET"}
         try:
             await self._app(scope, self._counted(receive), answer)
         except BodyTooLarge as error:
@@ -49,6 +53,8 @@ class Guard:
         if check is not None:
             check(request)
         length = request.headers.get("content-length", "0")
+        if length != "0" or "transfer-encoding" in request.headers:
+            refuse_encoded(request.headers.raw)
         if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > self._max_body_bytes:
             raise BodyTooLarge.beyond(self._max_body_bytes)
 
@@ -67,12 +73,15 @@ class Guard:
 
 
 class _Answer:
-    """Passes on what is sent, and knows whether anything was."""
+    """Passes on what is sent, without the body where none is wanted, and knows whether anything was."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, bodiless: bool) -> None:
         self._send = send
+        self.bodiless = bodiless
         self.begun = False
 
     async def __call__(self, message: MutableMapping[str, Any]) -> None:
         self.begun = True
+        if self.bodiless and "body" in message:
+            message = {**message, "body": b""}
         await self._send(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from random import Random
 from typing import NamedTuple
 
@@ -177,8 +177,8 @@ class TurnHandler:
             )
 
 
-def refuse_encoded(headers: list[Header]) -> None:
-    """Says why a body could not be read, where that is because it is compressed: engines do not take such bodies either."""
+def refuse_encoded(headers: Iterable[Header]) -> None:
+    """Raises `EncodedBody` for a body that is compressed: neither is it read here, nor do engines take one."""
     for name, value in headers:
         if name == b"content-encoding" and value.strip().lower() != b"identity":
             encoding = value.decode("latin-1")[:40]

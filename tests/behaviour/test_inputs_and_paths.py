@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from typing import Any
@@ -97,6 +98,19 @@ async def test_a_compressed_body_is_named_as_such(stage: Stage) -> None:
     assert call.error["message"] == "the body is gzip-encoded: send it without a content-encoding"
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/kv/pins", "/v1/kv/prefetch", "/v1/messages/count_tokens", "/admin/explain", "/admin/workers"]
+)
+async def test_no_path_takes_a_compressed_body(plain: Stage, path: str) -> None:
+    packed = gzip.compress(json.dumps(plain.body()).encode())
+    for body in (packed, json.dumps(plain.body()).encode()):
+        call = await ask(plain.port, body, path, headers=("Content-Encoding: gzip",))
+        assert call.status == 415
+        assert "gzip-encoded" in call.error["message"]
+    for headers in (("Content-Encoding: identity",), ()):
+        assert (await ask(plain.port, plain.body(), path, headers=headers)).status != 415
+
+
 # What engines judge themselves goes through.
 GOOD: dict[str, dict[str, Any]] = {
     "content null with tool calls": {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]},
@@ -182,6 +196,28 @@ async def test_health_models_and_metrics(stage: Stage) -> None:
     models = (await get(stage.port, "/v1/models")).json
     assert [model["id"] for model in models["data"]] == [MODEL]
     assert b"loadback_worker_ready" in (await get(stage.port, "/metrics")).body
+
+
+GETS = ["/healthz", "/health", "/readyz", "/metrics", "/v1/models", f"/v1/models/{MODEL}", "/admin/workers", "/nowhere"]
+
+
+@pytest.mark.parametrize("path", GETS)
+async def test_head_is_get_without_its_body(plain: Stage, path: str) -> None:
+    whole = await get(plain.port, path)
+    reader, writer = await asyncio.open_connection("127.0.0.1", plain.port)
+    for _ in range(2):
+        writer.write(f"HEAD {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        assert head.startswith(b"http/1.1 %d " % whole.status)
+        assert b"content-type: " + whole.headers["content-type"].lower().encode() in head
+        assert b"content-length: " in head
+    writer.write_eof()
+    writer.close()
+
+
+async def test_methods_that_are_allowed_are_told(plain: Stage) -> None:
+    call = await get(plain.port, "/healthz", "PUT")
+    assert (call.status, call.headers["allow"]) == (405, "GET, HEAD")
 
 
 async def test_not_ready_without_workers(make_stage: StageMaker, kind: str) -> None:
