@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from grpc import aio
+from google.protobuf.message import Message
 
 from kvtier.control import control_pb2 as pb
+from kvtier.control.grpc_channel import GrpcChannel, Unanswered
 from kvtier.control.node_control import CutOrder, NodeReport, NodeUnavailable, Pinned, PinOrder
 from kvtier.page.space import PageSpace
 from kvtier.page.status import Status
@@ -21,14 +22,12 @@ class GrpcControl:
 
     def __init__(self, node: str, address: str, deadline_s: float) -> None:
         self._node = node
-        self._deadline_s = deadline_s
-        self._address = address
-        self._channel: aio.Channel | None = None  # made in the loop that first asks
+        self._channel = GrpcChannel(f"{node}'s control_port", address, deadline_s)
 
     async def report(self) -> NodeReport:
         reply = await self._call("ReadNode", pb.ReadNodeRequest(), pb.Node)
         if reply.node != self._node:
-            raise NodeUnavailable(f"there is {reply.node}, not {self._node}")
+            raise NodeUnavailable(f"the agent at its control_port is {reply.node}, not {self._node}")
         spaces = tuple(msgspec.msgpack.decode(space, type=PageSpace) for space in reply.spaces)
         return NodeReport(reply.node, reply.epoch, dict(zip(reply.names, reply.values, strict=True)), spaces)
 
@@ -56,18 +55,10 @@ class GrpcControl:
         await self._call("SetCuts", request, pb.CutReply)
 
     async def close(self) -> None:
-        if self._channel is not None:
-            await self._channel.close()
+        await self._channel.close()
 
-    async def _call(self, method: str, request: Any, reply: Any) -> Any:
-        if self._channel is None:
-            self._channel = aio.insecure_channel(self._address)
-        call: Any = self._channel.unary_unary(
-            f"/{SERVICE}/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=reply.FromString,
-        )
+    async def _call(self, method: str, request: Message, reply: type[Message]) -> Any:
         try:
-            return await call(request, timeout=self._deadline_s)
-        except aio.AioRpcError as error:
-            raise NodeUnavailable(f"{method}: {error.code().name}: {error.details()}") from error
+            return await self._channel.ask(SERVICE, method, request, reply)
+        except Unanswered as error:
+            raise NodeUnavailable(str(error)) from error

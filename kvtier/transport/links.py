@@ -6,11 +6,13 @@ A peer that could not be reached is left alone for a while, so that work meant f
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from typing import NamedTuple
 
 import msgspec
 
+from kvtier.settings.address import authority
 from kvtier.settings.ranges import Count, Ms, PauseMs
 from kvtier.transport.peer_link import LinkCounters, PeerLink, PeerUnavailable
 from kvtier.wire.messages import Peer
@@ -33,6 +35,11 @@ class _Open(NamedTuple):
     running: asyncio.Task[None]
 
 
+class _LeftAlone(NamedTuple):
+    until_s: float
+    why: str
+
+
 class PeerLinks:
     """All links of a node. `close` must be awaited."""
 
@@ -42,7 +49,7 @@ class PeerLinks:
         self._open: dict[Peer, _Open] = {}
         self._worn: list[_Open] = []  # their peers have new ones
         self._opening: dict[Peer, asyncio.Task[PeerLink]] = {}
-        self._left_alone_until_s: dict[Peer, float] = {}
+        self._left_alone: dict[Peer, _LeftAlone] = {}
 
     def __len__(self) -> int:
         return len(self._open) + len(self._worn)
@@ -68,7 +75,7 @@ class PeerLinks:
         for link, _ in self._all():
             if not link.busy and now_s - link.idle_since_s > self._settings.idle_ms / 1000:
                 link.abort()
-        self._left_alone_until_s = {peer: until_s for peer, until_s in self._left_alone_until_s.items() if until_s > now_s}
+        self._left_alone = {peer: each for peer, each in self._left_alone.items() if each.until_s > now_s}
 
     async def close(self) -> None:
         for opening in self._opening.values():
@@ -83,8 +90,9 @@ class PeerLinks:
 
     def _check(self, peer: Peer) -> None:
         now_s = asyncio.get_running_loop().time()
-        if self._left_alone_until_s.get(peer, 0.0) > now_s:
-            raise PeerUnavailable(f"{peer.node} could not be reached a moment ago")
+        alone = self._left_alone.get(peer)
+        if alone is not None and alone.until_s > now_s:
+            raise PeerUnavailable(alone.why)
         if len(self) >= self._settings.max_links:
             self.sweep()
         if len(self) >= self._settings.max_links:
@@ -96,15 +104,17 @@ class PeerLinks:
             async with asyncio.timeout(connect_s):
                 sock = await _dial(peer)
         except (OSError, ValueError, OverflowError, TimeoutError) as error:  # the middle ones: what is no host, or no port
-            what = str(error) or f"timed out after {connect_s:g} s"
-            raise PeerUnavailable(f"no connection to {peer.node} at {peer.host}:{peer.port}: {what}") from error
+            what = _why(error) or f"timed out after {connect_s:g} s"
+            raise _unavailable(peer, what) from error
         stall_s = self._settings.stall_ms / 1000
         stream = FrameStream(sock, stall_s)
         link = PeerLink(stream, self.counters, self._settings.max_calls, stall_s)
         try:
             await link.greet(peer.node, connect_s)
-        except BaseException:
+        except BaseException as error:
             stream.close()
+            if isinstance(error, PeerUnavailable):
+                raise _unavailable(peer, str(error)) from error
             raise
         return link
 
@@ -112,9 +122,10 @@ class PeerLinks:
         self._opening.pop(peer, None)
         if task.cancelled():
             return
-        if task.exception() is not None:
+        if (fault := task.exception()) is not None:
             self.counters.links_failed += 1
-            self._left_alone_until_s[peer] = asyncio.get_running_loop().time() + self._settings.backoff_ms / 1000
+            until_s = asyncio.get_running_loop().time() + self._settings.backoff_ms / 1000
+            self._left_alone[peer] = _LeftAlone(until_s, str(fault))
             return
         self.counters.links_opened += 1
         link = task.result()
@@ -135,6 +146,17 @@ async def _dial(peer: Peer) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _unavailable(peer: Peer, why: str) -> PeerUnavailable:
+    return PeerUnavailable(f"no connection to {peer.node} at {authority(peer.host, peer.port)}: {why}")
+
+
+def _why(error: Exception) -> str:
+    """The system's own words, where asyncio has others for them; "" for a deadline."""
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)
+    return (error.strerror if isinstance(error, OSError) else str(error)) or ""
 
 
 def tune(sock: socket.socket) -> None:

@@ -119,9 +119,11 @@ class PeerLink:
             raise PeerUnavailable(f"no greeting: {str(error) or f'timed out after {deadline_s:g} s'}") from error
         if not isinstance(reply, Greeting) or header.payload_bytes:
             raise PeerUnavailable("no greeting")
-        if (reply.node, reply.version) != (node, PROTOCOL_VERSION):
-            who = f"{reply.node} with protocol {reply.version}"
-            raise PeerUnavailable(f"there is {who}, not {node} with {PROTOCOL_VERSION}")
+        if reply.version != PROTOCOL_VERSION:
+            who = f"{reply.node} speaks protocol {reply.version}"
+            raise PeerUnavailable(f"{who}, and here it is {PROTOCOL_VERSION}: let both be of one version of loadback")
+        if reply.node != node:
+            raise PeerUnavailable(f"the agent there is {reply.node}, not {node}")
         self.greeting = reply
         return reply
 

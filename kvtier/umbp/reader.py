@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import grpc
-from grpc import aio
+from google.protobuf.message import Message
 
 from costmodel.values import Tier
+from kvtier.control.grpc_channel import GrpcChannel, Unanswered
 from kvtier.index.runs import BlockRun
 from kvtier.umbp import umbp_pb2 as pb
 from kvtier.umbp.service import SERVICE
@@ -24,8 +24,7 @@ class UmbpReader:
     """Every call has the deadline that was given. `close` must be awaited."""
 
     def __init__(self, address: str, deadline_s: float) -> None:
-        self._channel = aio.insecure_channel(address)
-        self._deadline_s = deadline_s
+        self._channel = GrpcChannel("the UMBP master", address, deadline_s)
 
     async def leading(self, hashes: Sequence[str], *, count_as_hit: bool = False) -> dict[str, tuple[BlockRun, ...]]:
         """Per node the leading runs of this prompt. Raises `MasterUnavailable`."""
@@ -45,18 +44,11 @@ class UmbpReader:
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _call(self, method: str, request: Any, reply: Any) -> Any:
-        call: Any = self._channel.unary_unary(
-            f"/{SERVICE}/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=reply.FromString,
-        )
+    async def _call(self, method: str, request: Message, reply: type[Message]) -> Any:
         try:
-            return await call(request, timeout=self._deadline_s)
-        except aio.AioRpcError as error:
-            raise MasterUnavailable(f"{method}: {error.code().name}: {error.details()}") from error
-        except grpc.RpcError as error:
-            raise MasterUnavailable(f"{method}: {error}") from error
+            return await self._channel.ask(SERVICE, method, request, reply)
+        except Unanswered as error:
+            raise MasterUnavailable(str(error)) from error
 
 
 def leading_runs(hashes: Sequence[str], held: Mapping[int, set[str]]) -> tuple[BlockRun, ...]:

@@ -195,7 +195,7 @@ async def test_an_agent_that_nobody_started_is_told_with_its_address() -> None:
     pools = ({"unified": ({"url": "http://127.0.0.1:1", "node": "elsewhere"},)},)
     lost, homeless = await check_agents(Config.model_validate({"pools": pools, "agents": peers}))
     assert (lost.mark, homeless.mark) == (Mark.WARN, Mark.WARN)
-    assert lost.found.startswith("127.0.0.1:")
+    assert lost.found.startswith("no connection to n0 at 127.0.0.1:")
     assert "loadback agent" in lost.fix
 
 
