@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from bench.prefetch.cli import as_json
 from bench.prefetch.experiment import Outcome, Plan, Trial
-from loadback.__main__ import build
+from loadback.commands import build
 
 
 def trial(repeat: int, arm: str, first: float, *, moved: int = 0, wasted: int = 0, text: str = "same") -> Trial:

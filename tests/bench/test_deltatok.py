@@ -18,7 +18,7 @@ from bench.deltatok.talk import Talk
 from engine_adapters.prompt.model import PromptModel
 from engine_adapters.prompt.sglang_chat import SglangProfile
 from engine_adapters.prompt.verify import Verdict
-from loadback.__main__ import build
+from loadback.commands import build
 
 pytestmark = pytest.mark.slow
 

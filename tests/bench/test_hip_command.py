@@ -14,7 +14,7 @@ from bench.hip.memory import WrongBytes, measure_memory
 from bench.hip.outcome import DiskOutcome, MemoryOutcome, as_json, medians
 from bench.hip.rivals import Buffers, Way
 from kvtier.copy.native import native_module
-from loadback.__main__ import build
+from loadback.commands import build
 
 
 def test_the_json_has_the_shape_that_was_agreed() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from bench.simulate.ablation import build_ablation, deltas, variants
 from costmodel.params import GUARDS, CostParams
-from loadback.__main__ import build
+from loadback.commands import build
 
 
 def test_every_guard_that_is_on_is_switched_off_once() -> None:

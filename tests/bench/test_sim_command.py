@@ -14,7 +14,7 @@ from bench.simulate.experiments import Choice, exp1_experiments, fork_experiment
 from bench.simulate.settings import ASSUMED
 from costmodel.roofline import DataType
 from kvtier.prefetch.events import Trigger
-from loadback.__main__ import build
+from loadback.commands import build
 from router.config.data_sheets import CONFIGS
 
 DATA = Path(__file__).parents[1] / "data" / "traces"

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from bench.simulate.prefetch_trial import ARMS, changes, trial_table, trials, trials_of
 from bench.simulate.trials import seeds_of
 from kvtier.prefetch.events import Trigger
-from loadback.__main__ import build
+from loadback.commands import build
 
 
 def figures(p50: float, p99: float, moved: float = 0.0) -> dict[str, Any]:

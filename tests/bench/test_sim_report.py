@@ -13,7 +13,7 @@ from bench.simulate.columns import read_turns, write_turns
 from bench.simulate.report import turns_path, write_report
 from bench.simulate.served import Served
 from costmodel.values import WorkerKey
-from loadback.__main__ import build
+from loadback.commands import build
 
 
 def turn(arrived_ms: float, first: bool) -> Served:

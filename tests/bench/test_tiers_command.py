@@ -19,7 +19,7 @@ from bench.tiers.loopback import LoopbackRatio
 from bench.tiers.ssd import SsdRatio
 from kvtier.client.copier import PortableCopier
 from kvtier.client.page_client import PageClient
-from loadback.__main__ import build
+from loadback.commands import build
 
 
 def test_the_json_has_the_agreed_shape() -> None:

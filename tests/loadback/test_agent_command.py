@@ -8,7 +8,7 @@ from zipfile import is_zipfile
 from typer.testing import CliRunner
 
 from engine_adapters.launch.environments import ROOT
-from loadback.__main__ import build
+from loadback.commands import build
 
 
 def invoke(*words: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engine_adapters.launch.environments import ROOT
-from loadback.__main__ import build
+from loadback.commands import build
 
 COMMANDS = [
     ("serve",),

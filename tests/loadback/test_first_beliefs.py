@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from loadback.__main__ import build
+from loadback.commands import build
 from loadback.doctor.check import Mark
 from loadback.doctor.examination import examine_config
 from loadback.first_beliefs import first_beliefs
