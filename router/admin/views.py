@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import Raw
 
 from costmodel.accuracy import Accuracy
 from costmodel.restore import LegView
@@ -15,6 +16,7 @@ from router.errors import BadRequest
 from router.fleet.pool import Pool
 from router.fleet.worker import Worker, WorkerState
 from router.gateway import Gateway
+from router.kv_fields import given
 from router.prefetch.prefetch_metrics import prefetch_view
 from router.prompts.pool_prompts import PoolPrompts
 from router.prompts.trust import Trust
@@ -159,12 +161,37 @@ def _trust_view(model: str, path: str, trust: Trust) -> dict[str, object]:
     }
 
 
+class _Conversation(msgspec.Struct):
+    """The members that hold it, by dialect."""
+
+    messages: Raw = Raw(b"null")
+    prompt: Raw = Raw(b"null")
+    input: Raw = Raw(b"null")
+
+    def has(self, member: str) -> bool:
+        return given(getattr(self, member))
+
+
+def _check_conversation(path: str, body: bytes) -> None:
+    """Raises `BadRequest` for the body of another path. What is no JSON is told by the scan."""
+    try:
+        found = msgspec.json.decode(body, type=_Conversation)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return
+    wanted = DIALECTS[path].message_key
+    if not found.has(wanted):
+        others = [other for other, dialect in DIALECTS.items() if found.has(dialect.message_key)]
+        hint = f": it is one for {' or '.join(others)}, so give that as path" if others else ""
+        raise BadRequest(f"a body for {path} has `{wanted}`, which this one lacks{hint}", param=wanted)
+
+
 def explain_view(
     gateway: Gateway, path: str, body: bytes, headers: list[Header], deadline_ms: float | None
 ) -> dict[str, object]:
     """A dry run: nothing is sent, booked or remembered."""
     if path not in DIALECTS:
         raise BadRequest(f"path must be one of {', '.join(sorted(DIALECTS))}", param="path")
+    _check_conversation(path, body)
     preview = gateway.turns.preview(path, body, headers, deadline_ms)
     decision, sighting = preview.placement.decision, preview.sighting
     return {

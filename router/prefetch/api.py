@@ -172,7 +172,8 @@ class PrefetchApi:
 
 def _require_enabled(params: PrefetchParams) -> None:
     if params.mode is not Mode.ON:
-        raise PrefetchDisabled(f"nothing is prefetched: prefetch.mode is {params.mode.value}")
+        fix = "set it to enabled in the file and restart, or, where it was not disabled at the start, PUT /admin/prefetch"
+        raise PrefetchDisabled(f"nothing is prefetched: prefetch.mode is {params.mode.value}: {fix}")
     if Trigger.EXPLICIT not in params.triggers:
         raise PrefetchDisabled(f"nothing is prefetched when asked: prefetch.triggers leaves out {Trigger.EXPLICIT.value}")
 

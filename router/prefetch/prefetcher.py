@@ -104,7 +104,8 @@ class Prefetcher:
     def switch(self, mode: Mode) -> None:
         """From now on; what runs goes on only where that is ON. Turns are watched all the same. Raises `PrefetchDisabled`."""
         if not self.on:
-            raise PrefetchDisabled("prefetch.mode was disabled when this gateway was started, so that it watches no turns")
+            why = "prefetch.mode was disabled when this gateway was started, so that it watches no turns"
+            raise PrefetchDisabled(f"{why}: set it to enabled or dry_run in the file, and restart")
         now_ms = self._clock()
         self._obey(self.planner.replace(msgspec.structs.replace(self.planner.params, mode=mode), now_ms), now_ms)
         self._wake_in_time()

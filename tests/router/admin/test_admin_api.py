@@ -124,6 +124,28 @@ async def test_explain_shows_every_pair_and_changes_nothing(gateway):
         assert elsewhere.json()["error"]["param"] == "path"
 
 
+@pytest.mark.parametrize(
+    ("path", "member", "told"),
+    [
+        (
+            "/v1/completions",
+            "messages",
+            "`prompt`, which this one lacks: it is one for /v1/chat/completions or /v1/messages",
+        ),
+        ("/v1/responses", "messages", "`input`, which this one lacks: it is one for /v1/chat/completions or /v1/messages"),
+        ("/v1/chat/completions", "prompt", "`messages`, which this one lacks: it is one for /v1/completions, so give that"),
+        ("/v1/messages", "input", "`messages`, which this one lacks: it is one for /v1/responses, so give that as path"),
+        ("/v1/completions", "user", "`prompt`, which this one lacks"),
+    ],
+)
+async def test_explain_refuses_the_body_of_another_path(gateway, path, member, told):
+    make_ready(gateway)
+    async with client_of(gateway) as client:
+        refused = await client.post("/admin/explain", params={"path": path}, json={"model": "tiny", member: "hello"})
+    assert refused.status_code == 400
+    assert told in refused.json()["error"]["message"]
+
+
 async def test_explain_names_who_was_not_weighed_and_why(gateway):
     make_ready(gateway)
     body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}

@@ -110,5 +110,6 @@ async def test_what_was_off_at_the_start_is_not_switched_on() -> None:
         for mode in ("enabled", "disabled"):
             reply = await client.put("/admin/prefetch", json={"mode": mode})
             assert (reply.status_code, reply.json()["error"]["code"]) == (409, "prefetch_disabled")
+            assert reply.json()["error"]["message"].endswith(": set it to enabled or dry_run in the file, and restart")
         assert (await client.put("/admin/prefetch", json={"mode": "on"})).status_code == 422
     await made.close()
