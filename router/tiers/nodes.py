@@ -53,15 +53,18 @@ class Nodes:
         """Ask one agent now."""
         node = self.by_name[name]
         try:
-            node.report = await node.control.report()
+            report = await node.control.report()
         except NodeUnavailable as error:
             node.fault = str(error)
             self._tell(name, node)
         else:
-            node.fault = ""
-            node.heard_ms = self._clock()
-            node.told_ms = float("-inf")
-            self._heard(node.report)
+            self._hear(name, node, report)
+
+    def _hear(self, name: str, node: Node, report: NodeReport) -> None:
+        if node.report is None or node.told_ms > float("-inf"):
+            _log.info("node_ready", node=name)
+        node.report, node.fault, node.heard_ms, node.told_ms = report, "", self._clock(), float("-inf")
+        self._heard(report)
 
     def _tell(self, name: str, node: Node) -> None:
         """Also that somebody else is there: an agent of another node than the file says, or of another version."""

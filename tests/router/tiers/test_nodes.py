@@ -50,7 +50,15 @@ async def test_a_node_that_was_back_is_told_again_at_once() -> None:
     control = Control()
     nodes = Nodes({"a": control}, lambda: 5.0)
     with capture_logs() as logs:
-        for fault in ("gone", "gone", "", "gone"):
+        for fault in ("gone", "gone", "", "", "gone"):
             control.fault = fault
             await nodes.ask("a")
-    assert len(logs) == 2
+    assert [log["event"] for log in logs] == ["node_unreachable", "node_ready", "node_unreachable"]
+
+
+async def test_a_node_that_answers_is_told_once() -> None:
+    nodes = Nodes({"a": Control()}, lambda: 5.0)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await nodes.ask("a")
+    assert [(log["event"], log["log_level"], log["node"]) for log in logs] == [("node_ready", "info", "a")]
