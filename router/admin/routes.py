@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
 from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
 
 from costmodel.values import Role
 from engine_adapters.base import AdapterError
@@ -25,6 +26,10 @@ from router.gateway import Gateway
 from router.prefetch.prefetch_metrics import prefetch_view
 from router.turn.record import record_json
 
+_UI = b'<div id="swagger-ui">'
+_WITHOUT_UI = (
+    b'This page needs the internet, for Swagger UI. The same as JSON: <a href="/admin/openapi.json">/admin/openapi.json</a>'
+)
 _LOOPBACK = frozenset(("127.0.0.1", "::1", "::ffff:127.0.0.1"))
 
 
@@ -77,7 +82,9 @@ def _add_description(router: APIRouter, openapi: Callable[[], dict[str, Any]]) -
 
     @router.get("/docs", include_in_schema=False)
     async def page() -> Response:
-        return get_swagger_ui_html(openapi_url="/admin/openapi.json", title="loadback admin")
+        """Swagger UI puts itself in place of what stands in its part of the page."""
+        page = bytes(get_swagger_ui_html(openapi_url="/admin/openapi.json", title="loadback admin").body)
+        return HTMLResponse(page.replace(_UI, _UI + _WITHOUT_UI))
 
 
 def _add_workers(router: APIRouter, gateway: Gateway) -> None:
