@@ -45,7 +45,7 @@ def agent(
         if faults := wrong_places(settings) or too_much_memory(settings) or too_few_files(settings):
             print("\n".join(f"{config}: {fault}" for fault in faults), file=sys.stderr)
             raise typer.Exit(1)
-        say(summary(settings))
+        print(summary(settings))
         for line in [*shut_places(settings), *too_little_disk(settings)]:
             say(line)
         raise typer.Exit(0)

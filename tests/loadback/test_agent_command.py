@@ -22,6 +22,13 @@ def test_the_example_is_good() -> None:
     assert "node node-a, 4096 MiB of DRAM" in text
 
 
+def test_what_is_good_is_told_on_standard_output() -> None:
+    words = ["--config", str(ROOT / "configs/agent/node.yaml"), "--check"]
+    result = CliRunner().invoke(build(), ["agent", *words], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.stdout.startswith("good: node node-a, ")
+    assert "good" not in result.stderr
+
+
 def test_a_fault_is_named_with_file_and_key(tmp_path: Path) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("node: a\nsocket: /tmp/s\ndram: {bytes: plenty}\n")
