@@ -34,12 +34,15 @@ _TABLE_WIDTH = 190
 
 @contextmanager
 def told_errors() -> Iterator[None]:
-    """What a user can mend is told in one line."""
+    """What a user can mend is told in one line: status 2 for a wrong value, as for an unknown option, else 1."""
     try:
         yield
-    except (DataSheetError, RunFailed, ExtraMissing, ValueError, OSError) as error:
+    except (DataSheetError, ValueError) as error:
         option = " (--weights)" if isinstance(error, DeploymentError) and error.key == "weight_type" else ""
         print(f"{error}{option}", file=sys.stderr, flush=True)
+        raise typer.Exit(2) from error
+    except (RunFailed, ExtraMissing, OSError) as error:
+        print(error, file=sys.stderr, flush=True)
         raise typer.Exit(1) from error
 
 
@@ -138,10 +141,9 @@ def _tell_warmup(setup: Mapping[str, Any]) -> None:
 
 
 def run_shown(runs: Mapping[str, Run], jobs: int) -> dict[str, dict[str, Any]]:
-    """Behind a bar for all and one for each that runs, on stderr. Raises `ValueError` where a horizon ends in the warm-up."""
-    warmup_s = max((settings.warmup_s for settings in _counting_nothing(runs)), default=0.0)
-    if warmup_s:
-        raise ValueError(f"turns of the first {warmup_s:,.0f} s warm up: give a longer --horizon-s (ablation: --scale)")
+    """Behind a bar for all and one for each that runs, on stderr. Raises `ValueError` where a horizon is too short."""
+    if short := next(filter(None, (_too_short(run.experiment.settings) for run in runs.values())), ""):
+        raise ValueError(f"{short}: give a longer --horizon-s (ablation: --scale)")
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeElapsedColumn())
     horizons_s = {name: run.experiment.settings.horizon_s for name, run in runs.items()}
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -168,11 +170,13 @@ def run_counted(runs: Mapping[str, Run], jobs: int) -> dict[str, dict[str, Any]]
     return results
 
 
-def _counting_nothing(runs: Mapping[str, Run]) -> Iterator[Settings]:
-    for run in runs.values():
-        settings = run.experiment.settings
-        if settings.horizon_s <= settings.warmup_s:
-            yield settings
+def _too_short(settings: Settings) -> str:
+    """Why nothing that is worth counting would be; empty where the horizon is long enough."""
+    if settings.warmup_s and settings.horizon_s <= settings.warmup_s:
+        return f"turns of the first {settings.warmup_s:,.0f} s warm up"
+    if settings.concurrency and settings.horizon_s <= settings.ramp_s:
+        return f"sessions begin over the first {settings.ramp_s:,.0f} s"
+    return ""
 
 
 def guards_of(text: str) -> CostParams:

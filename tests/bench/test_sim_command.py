@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from bench.simulate.console import setup_of
 from bench.simulate.experiments import Choice, exp1_experiments, fork_experiment
+from bench.simulate.runner import Run, run_policy
 from bench.simulate.settings import ASSUMED
 from costmodel.roofline import DataType
 from kvtier.prefetch.events import Trigger
@@ -114,44 +115,44 @@ def test_prefetch_is_on_and_off_on_pools_that_nodes_share(experiment: str) -> No
 def test_wrong_words_are_refused_with_the_right_ones() -> None:
     assert "is none of cost, round_robin" in sim("weka", "--policies", "best", code=2)
     assert "neither conversation nor synthetic" in sim("mooncake", "--kind", "chat", code=2)
-    assert "write 1P2D" in sim("fork", "--topology", "3X", code=1)
-    assert "choose from cut_rule" in sim("fork", "--cost", "speed=9", code=1)
-    assert "must be 0 (off) or positive" in sim("fork", "--cost", "switch_margin_ms=-1", code=1)
-    assert "write p1@600" in sim("churn", "--lose", "worker1@5", code=1)
-    assert "choose from event_lag_ms" in sim("churn", "--assume", "speed=9", code=1)
-    assert "choose from weka" in sim("ablation", "--experiments", "chat", code=1)
-    assert "choose one of cpu" in sim("fork", "--hardware", "b300", code=1)
+    assert "write 1P2D" in sim("fork", "--topology", "3X", code=2)
+    assert "choose from cut_rule" in sim("fork", "--cost", "speed=9", code=2)
+    assert "must be 0 (off) or positive" in sim("fork", "--cost", "switch_margin_ms=-1", code=2)
+    assert "write p1@600" in sim("churn", "--lose", "worker1@5", code=2)
+    assert "choose from event_lag_ms" in sim("churn", "--assume", "speed=9", code=2)
+    assert "choose from weka" in sim("ablation", "--experiments", "chat", code=2)
+    assert "choose one of cpu" in sim("fork", "--hardware", "b300", code=2)
     assert "--policy: 'best' is none of cost" in sim("exp1", "--policy", "best", code=2)
     assert "--policy: 'best' is none of cost" in sim("grid", "--policy", "best", code=2)
     for command in ("fork", "mooncake", "scale", "churn"):
         words = (command, "--policies", "cost,sticky", "--prefetch", "on")
         assert "give one policy beside --prefetch" in sim(*words, code=2)
-    assert "--prefetch knows no 'onn'" in sim("exp1", "--prefetch", "onn", code=1)
-    assert "A has none: give --configs B,C" in sim("exp1", "--prefetch", "on", code=1)
-    assert "leave out --configs D" in sim("exp1", "--configs", "B,D", "--prefetch", "off,on", code=1)
+    assert "--prefetch knows no 'onn'" in sim("exp1", "--prefetch", "onn", code=2)
+    assert "A has none: give --configs B,C" in sim("exp1", "--prefetch", "on", code=2)
+    assert "leave out --configs D" in sim("exp1", "--configs", "B,D", "--prefetch", "off,on", code=2)
 
 
 def test_words_that_name_nothing_are_refused_before_the_run() -> None:
     assert "give all or some of cost" in sim("weka", "--policies", ",", code=2)
-    assert "--configs names nothing: choose from A, B" in sim("exp1", "--configs", "", code=1)
-    assert "--configs names nothing: choose from A, B" in sim("grid", "--configs", ",", code=1)
-    assert "--experiments names nothing: choose from weka" in sim("ablation", "--experiments", "", code=1)
-    assert "--prefetch names nothing: choose from on, off" in sim("fork", "--prefetch", ",", code=1)
-    assert "--host-gb 0 has none" in sim("fork", "--prefetch", "on", "--host-gb", "0", code=1)
+    assert "--configs names nothing: choose from A, B" in sim("exp1", "--configs", "", code=2)
+    assert "--configs names nothing: choose from A, B" in sim("grid", "--configs", ",", code=2)
+    assert "--experiments names nothing: choose from weka" in sim("ablation", "--experiments", "", code=2)
+    assert "--prefetch names nothing: choose from on, off" in sim("fork", "--prefetch", ",", code=2)
+    assert "--host-gb 0 has none" in sim("fork", "--prefetch", "on", "--host-gb", "0", code=2)
 
 
 def test_figures_that_no_run_could_take_are_refused() -> None:
     for sizes in ("8,abc", "8,-3", "9", "0", ""):
         assert "give even sizes from 2 on" in sim("scale", "--workers", sizes, code=2)
-    assert "--horizon-s wants a finite number" in sim("fork", "--horizon-s", "inf", code=1)
-    assert "--cost: Expected `float`, got `str` - at `$.near_tie_ms`" in sim("fork", "--cost", "near_tie_ms=few", code=1)
-    assert "no simulated turn has a deadline" in sim("fork", "--cost", "objective=slo", code=1)
-    assert "no prefill worker is left when p3 is lost" in sim("churn", "--lose", "p0@9,p1@9,p2@9,p3@9", "--join", "", code=1)
-    assert "p0@900 comes after the last call" in sim("churn", "--horizon-s", "700", code=1)
+    assert "--horizon-s wants a finite number" in sim("fork", "--horizon-s", "inf", code=2)
+    assert "--cost: Expected `float`, got `str` - at `$.near_tie_ms`" in sim("fork", "--cost", "near_tie_ms=few", code=2)
+    assert "no simulated turn has a deadline" in sim("fork", "--cost", "objective=slo", code=2)
+    assert "no prefill worker is left when p3 is lost" in sim("churn", "--lose", "p0@9,p1@9,p2@9,p3@9", "--join", "", code=2)
+    assert "p0@900 comes after the last call" in sim("churn", "--horizon-s", "700", code=2)
 
 
 def test_models_have_the_weights_that_they_have() -> None:
-    assert "knows no 'fp4': choose one of bf16, fp8 (--weights)" in sim("fork", "--model", "deepseek-v3", code=1)
+    assert "knows no 'fp4': choose one of bf16, fp8 (--weights)" in sim("fork", "--model", "deepseek-v3", code=2)
     chosen = fork_experiment(Choice(model="deepseek-v3", weights=DataType.FP8), 1)
     assert (chosen.cluster.deployment.weight_type, chosen.cluster.deployment.compute_type) == ("fp8", "fp8")
     assert setup_of(chosen)["weights"] == "fp8"
@@ -164,22 +165,22 @@ def test_an_accelerator_computes_as_it_can(tmp_path: Path) -> None:
     path.write_text(sheet.replace("{fp8: 1979, bf16: 989}", "{bf16: 989}"))
     assert fork_experiment(Choice(hardware=str(path)), 1).cluster.deployment.compute_type == "bf16"
     path.write_text(sheet.replace("{fp8: 1979, bf16: 989}", "{}"))
-    assert f"{path}: tflops is empty" in sim("fork", "--hardware", str(path), code=1)
+    assert f"{path}: tflops is empty" in sim("fork", "--hardware", str(path), code=2)
 
 
 def test_a_context_that_holds_no_session_is_told_before_the_run(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     sheet = (CONFIGS / "models" / "kimi-k2.yaml").read_text()
     path.write_text(sheet.replace("context_tokens: 262144", "context_tokens: 8000"))
-    assert "a context of 8,000 does not hold it" in sim("fork", "--model", str(path), code=1)
-    assert "a context of 8,000 holds none" in sim("exp1", "--model", str(path), "--configs", "A", code=1)
+    assert "a context of 8,000 does not hold it" in sim("fork", "--model", str(path), code=2)
+    assert "a context of 8,000 holds none" in sim("exp1", "--model", str(path), "--configs", "A", code=2)
 
 
 def test_a_trace_that_cannot_be_read_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"timestamp": 0, "input_length": 10, "output_length": 5, "hash_ids": []}\n{"timestamp": 1}\n')
-    assert f"{path}, line 2: Object missing required field `input_length`" in sim("mooncake", "--path", str(path), code=1)
-    assert f"{path}, line 1: Object missing required field `id`" in sim("weka", "--path", str(path), code=1)
+    assert f"{path}, line 2: Object missing required field `input_length`" in sim("mooncake", "--path", str(path), code=2)
+    assert f"{path}, line 1: Object missing required field `id`" in sim("weka", "--path", str(path), code=2)
 
 
 def test_a_folder_that_cannot_be_made_is_told_before_the_run(tmp_path: Path) -> None:
@@ -187,15 +188,16 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_run(tmp_path: Path) -> 
     assert "File exists" in sim("fork", "--out", str(tmp_path / "taken"), "--policies", "cost", code=1)
 
 
-@pytest.mark.slow
 def test_a_run_in_which_no_reply_ended_has_no_price() -> None:
-    line = last_json(sim("fork", "--horizon-s", "1", "--policies", "round_robin", "--json"))
-    assert line["policies"]["round_robin"]["usd_per_million_tokens"] is None
+    found = run_policy(Run(fork_experiment(Choice(horizon_s=1), 1), "round_robin", 1))
+    assert found["usd_per_million_tokens"] is None
 
 
 def test_a_horizon_within_the_warm_up_is_refused_before_the_run() -> None:
-    output = sim("exp1", "--horizon-s", "300", "--configs", "A", "--json", code=1)
+    output = sim("exp1", "--horizon-s", "300", "--configs", "A", "--json", code=2)
     assert output == "turns of the first 600 s warm up: give a longer --horizon-s (ablation: --scale)\n"
+    output = sim("fork", "--horizon-s", "5", "--policies", "cost", code=2)
+    assert output == "sessions begin over the first 60 s: give a longer --horizon-s (ablation: --scale)\n"
 
 
 def test_help_names_every_configuration_and_assumption() -> None:
