@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import yaml
+from kvtier.settings.yaml_file import YamlFault, read_yaml
 
 
 def whose_file(file: Path) -> str | None:
     """The command that such a file belongs to, `serve` or `agent`; None where that cannot be told."""
     try:
-        tree = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        tree = read_yaml(file)
+    except YamlFault:
         return None
     keys = set(tree) if isinstance(tree, dict) else set()
     if ("pools" in keys) == ("dram" in keys):

@@ -17,6 +17,7 @@ from kvtier.agent.stager import StageSettings
 from kvtier.pool.backing import HUGE_BYTES, Backing
 from kvtier.settings.faults import faults_in
 from kvtier.settings.ranges import ListenPort, Ms, Port, Text, Threads, TickMs
+from kvtier.settings.yaml_file import YamlFault, read_yaml
 from kvtier.store.settings import DramSettings, SsdSettings
 from kvtier.transport.links import LinkSettings
 from kvtier.transport.settings import TcpTransport, TransportSettings
@@ -84,7 +85,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         if self.dram.whole_bytes < max(HUGE_BYTES, self.dram.slab_bytes):
             raise ValueError(
-                f"dram.bytes, in whole huge pages, must be at least {HUGE_BYTES} (one huge page) and dram.slab_bytes"
+                f"dram.bytes, in whole huge pages, must be at least {HUGE_BYTES} (one huge page) and dram.slab_bytes "
+                f"({self.dram.slab_bytes}), not {self.dram.whole_bytes}"
             )
         nodes = [peer.node for peer in self.peers]
         if len(nodes) != len(set(nodes)):
@@ -92,20 +94,24 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if not self.share.idle and (self.listen is None or not self.listen.port or not self.peers):
             raise ValueError("share needs peers, and listen with a host and port at which they reach this node")
         if self.ssd is not None and self.ssd.segment_bytes < 2 * self.dram.slab_bytes:
-            raise ValueError("ssd.segment_bytes must be at least twice dram.slab_bytes: a page and its header must fit")
+            raise ValueError(
+                f"ssd.segment_bytes must be at least twice dram.slab_bytes, {2 * self.dram.slab_bytes} bytes, "
+                f"not {self.ssd.segment_bytes}: a page and its header must fit"
+            )
 
 
 def load_config(path: Path) -> AgentConfig:
     """Raises `ConfigError`."""
     try:
-        raw = msgspec.yaml.decode(path.read_bytes())
-        return parse_config(raw)
-    except (OSError, msgspec.DecodeError, ConfigError) as error:
+        return parse_config(read_yaml(path))
+    except (YamlFault, ConfigError) as error:
         raise ConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
 
 
 def parse_config(raw: Any) -> AgentConfig:
     """From plain data. Raises `ConfigError`."""
+    if not isinstance(raw, dict):
+        raise ConfigError("expected a mapping at the top, such as `node: NAME`")
     sized = _with_sizes(raw, "")
     if faults := faults_in(sized, AgentConfig):
         raise ConfigError("\n".join(faults))

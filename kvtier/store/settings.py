@@ -58,4 +58,7 @@ class SsdSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         if self.bytes < 3 * self.segment_bytes:
-            raise ValueError("ssd bytes must hold at least 3 segments of segment_bytes: one written, one reclaimed, one kept")
+            raise ValueError(
+                "bytes must hold at least 3 segments of segment_bytes, one written, one reclaimed, one kept: "
+                f"{3 * self.segment_bytes} bytes, not {self.bytes}"
+            )

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import yaml
 
 from costmodel.roofline import Accelerator, ModelShape
 from kvtier.settings.faults import faults_in
-from router.config.unique_keys import UniqueKeys
+from kvtier.settings.yaml_file import YamlFault, read_yaml
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"  # lies beside the packages where these are installed, too
 Sheet = TypeVar("Sheet", Accelerator, ModelShape)
@@ -37,11 +36,9 @@ def _load(name: str, folder: str, kind: type[Sheet]) -> Sheet:
         known = ", ".join(sorted(found.stem for found in (CONFIGS / folder).glob("*.yaml")))
         raise DataSheetError(f"no {path}: choose one of {known}, or give the path of a .yaml file")
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), Loader=UniqueKeys)
-    except (OSError, UnicodeDecodeError) as error:
+        raw = read_yaml(path)
+    except YamlFault as error:
         raise DataSheetError(f"{path}: {error}") from error
-    except yaml.YAMLError as error:
-        raise DataSheetError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if faults := faults_in(raw, kind):
         raise DataSheetError("\n".join(f"{path}: {fault}" for fault in faults))
     return msgspec.convert(raw, kind)

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from kvtier.settings.unknown_key import unknown_key
+from kvtier.settings.yaml_file import YamlFault, parse_yaml, read_yaml
 from router.config.beliefs import BeliefError, believed
 from router.config.fault_words import fault_words
 from router.config.tree import Config, PolicyConfig, PoolConfig
-from router.config.unique_keys import UniqueKeys
 
 Model = TypeVar("Model", Config, PolicyConfig)
 _VARIABLE = re.compile(r"\$(?:\$|\{([A-Z_][A-Z0-9_]*)\}|(\{\w*))")
@@ -30,28 +29,28 @@ class ConfigError(Exception):
 
 def load_config(path: Path, environ: Mapping[str, str] | None = None) -> Config:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    return parse_config(text, str(path), os.environ if environ is None else environ)
+        tree = read_yaml(path)
+    except YamlFault as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return _parse(tree, str(path), os.environ if environ is None else environ)
 
 
 def parse_config(text: str, source: str, environ: Mapping[str, str]) -> Config:
-    return _with_beliefs(_validate(Config, _read_yaml(text, source, environ), source), source)
+    try:
+        tree = parse_yaml(text)
+    except YamlFault as error:
+        raise ConfigError(f"{source}: {error}") from error
+    return _parse(tree, source, environ)
 
 
 def parse_policy(tree: object, source: str) -> PolicyConfig:
     return _validate(PolicyConfig, tree, source)
 
 
-def _read_yaml(text: str, source: str, environ: Mapping[str, str]) -> object:
-    try:
-        tree = yaml.load(text, Loader=UniqueKeys)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source}: not YAML: {error}") from error
+def _parse(tree: object, source: str, environ: Mapping[str, str]) -> Config:
     if not isinstance(tree, dict):
         raise ConfigError(f"{source}: expected a mapping at the top, such as `pools:`")
-    return _expanded(tree, source, environ)
+    return _with_beliefs(_validate(Config, _expanded(tree, source, environ), source), source)
 
 
 def _expanded(tree: Any, source: str, environ: Mapping[str, str]) -> Any:

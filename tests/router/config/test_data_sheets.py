@@ -41,7 +41,7 @@ def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(b"name: a\nname: b\n", "not YAML: key 'name' is given twice"), (b"a: [", "not YAML"), (b"\xff", "utf-8")],
+    [(b"name: a\nname: b\n", "not YAML: key 'name' is given twice"), (b"a: [", "not YAML"), (b"\xff", "not UTF-8")],
 )
 def test_what_cannot_be_read_is_told_in_one_line(tmp_path: Path, text: bytes, told: str) -> None:
     wrong = tmp_path / "wrong.yaml"
