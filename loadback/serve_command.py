@@ -68,7 +68,7 @@ def check_addresses(tree: Config) -> None:
         return
     address = (tree.umbp.host, tree.umbp.port)
     if tree.umbp.port and address == (tree.listen.host, tree.listen.port):
-        raise AddressTaken(f"umbp.port: the gateway itself is to listen on {authority(*address)}: choose another")
+        raise AddressTaken("umbp.port", f"the gateway itself is to listen on {authority(*address)}: choose another")
     check_address("umbp", *address)
 
 

@@ -15,4 +15,4 @@ def server_at(section: str, host: str, port: int) -> tuple[aio.Server, int]:
     try:
         return server, server.add_insecure_port(authority(host, port))
     except RuntimeError as error:
-        raise AddressTaken(f"{section}.port: cannot listen on {host}:{port}") from error
+        raise AddressTaken(f"{section}.port", f"cannot listen on {host}:{port}") from error

@@ -9,7 +9,12 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class AddressTaken(Exception):
-    """Nothing can listen there. The message begins with the key that is at fault, and says why."""
+    """Nothing can listen there. The message begins with the key that is at fault, and says why (`what`)."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(f"{key}: {what}")
+        self.key = key
+        self.what = what
 
 
 def check_address(section: str, host: str, port: int) -> None:
@@ -25,7 +30,7 @@ def bound(section: str, host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (OSError, UnicodeError) as error:  # the second: what Python makes of `a..b`
         listener.close()
-        raise AddressTaken(_refusal(section, host, port, error)) from error
+        raise _refusal(section, host, port, error) from error
     return listener
 
 
@@ -34,8 +39,8 @@ def authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _refusal(section: str, host: str, port: int, error: OSError | UnicodeError) -> str:
+def _refusal(section: str, host: str, port: int, error: OSError | UnicodeError) -> AddressTaken:
     if isinstance(error, UnicodeError):
-        return f"{section}.host: cannot listen on {host}:{port} (no name of a host)"
+        return AddressTaken(f"{section}.host", f"cannot listen on {host}:{port} (no name of a host)")
     wrong_host = isinstance(error, socket.gaierror) or error.errno in _NOT_HERE
-    return f"{section}.{'host' if wrong_host else 'port'}: cannot listen on {host}:{port} ({error.strerror})"
+    return AddressTaken(f"{section}.{'host' if wrong_host else 'port'}", f"cannot listen on {host}:{port} ({error.strerror})")
