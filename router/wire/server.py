@@ -76,6 +76,7 @@ class HotProtocol(HttpToolsProtocol):
         self._serving: _HotCycle | None = None
         self._ready: _HotCycle | None = None  # complete, to be handled as soon as the parser returns
         self._raw: _HotCycle | None = None  # whose body is being read round the parser
+        self._rest_bytes = 0  # of an ordinary request's body, read so as well: its head offers to upgrade
         self._between_requests = True
         self._in_head = False
         self._begun = False  # a head began since one was last waited for
@@ -109,6 +110,8 @@ class HotProtocol(HttpToolsProtocol):
                 start = self._receive_raw(self._raw, data, start)
             elif self._discarding:
                 return
+            elif self._rest_bytes:
+                start = self._receive_rest(data, start)
             else:
                 start += self._feed(data[start : self._feed_end(data, start)])
 
@@ -146,11 +149,11 @@ class HotProtocol(HttpToolsProtocol):
         except httptools.HttpParserCallbackError:
             raise
         except httptools.HttpParserUpgrade as upgrade:
+            taken = upgrade.args[0]
             if isinstance(self.cycle, _HotCycle):
-                taken = upgrade.args[0]
                 self._ignore_upgrade(self.cycle)
-            else:
-                self._unsupported_upgrade_warning()
+            elif not self._rest_bytes:
+                self._end_rest()
         except httptools.HttpParserError:
             self._refuse_garbage()
             return taken
@@ -209,12 +212,28 @@ class HotProtocol(HttpToolsProtocol):
     def _end_raw(self, cycle: _HotCycle) -> None:
         """What follows such a body starts the next request, in a new parser."""
         self._raw = None
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._between_requests = True
+        self._renew_parser()
         cycle.complete = True
         if cycle.serving:
             self._handle(cycle)
+
+    def _receive_rest(self, data: bytes, start: int) -> int:
+        """As `_receive_raw`, of an ordinary request."""
+        end = min(start + self._rest_bytes, len(data))
+        super().on_body(data[start:end])
+        self._rest_bytes -= end - start
+        if not self._rest_bytes:
+            self._end_rest()
+        return end
+
+    def _end_rest(self) -> None:
+        self._renew_parser()
+        super().on_message_complete()
+
+    def _renew_parser(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._between_requests = True
 
     def on_message_begin(self) -> None:
         # uvicorn's scope is only built for requests that take the ordinary way.
@@ -234,20 +253,21 @@ class HotProtocol(HttpToolsProtocol):
         path = self._routes.paths.get(raw_path)
         parser = self.parser
         method = parser.get_method()
-        too_large = self._head_is_too_large()
-        if (path is None or method != b"POST") and not too_large:
-            self._start_ordinary()
-            return
+        fields = dict(self.headers)
+        refusal: GatewayError | None = _head_too_large() if self._head_is_too_large() else None
+        if (path is None or method != b"POST") and refusal is None:
+            refusal = self._ordinary_fault(fields)
+            if refusal is None:
+                self._start_ordinary(fields)
+                return
         if path is None:
             path = raw_path.decode("latin-1")
-        fields = dict(self.headers)
         keep_alive = parser.should_keep_alive()
         # Without a Connection field only HTTP/1.1 is kept alive; asking for the version formats a string.
         http_1_0 = (not keep_alive or b"connection" in fields) and parser.get_http_version() == "1.0"
         cycle = _HotCycle(self, method.decode("ascii"), path, query, http_1_0, keep_alive and not http_1_0)
         self._inspect(cycle, fields)
-        if too_large:
-            cycle.refusal = _head_too_large()
+        cycle.refusal = refusal or cycle.refusal
         earlier = self.cycle
         self.cycle = cycle  # type: ignore[assignment]
         if earlier is None or earlier.response_complete:
@@ -256,11 +276,20 @@ class HotProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]
 
-    def _start_ordinary(self) -> None:
+    def _ordinary_fault(self, fields: dict[bytes, bytes]) -> GatewayError | None:
+        """What uvicorn would stumble over."""
+        if not _has_path(self.url):
+            return BadRequest("the request's target cannot be read")
+        if self.parser.should_upgrade() and b"transfer-encoding" in fields:
+            return _upgrade_without_length()
+        return None
+
+    def _start_ordinary(self, fields: dict[bytes, bytes]) -> None:
         url, headers = self.url, self.headers
         super().on_message_begin()
         self.url, self.headers = url, headers
-        self.expect_100_continue = _expects_continue(dict(headers))
+        self.expect_100_continue = _expects_continue(fields)
+        self._rest_bytes = int(fields.get(b"content-length", 0)) if self.parser.should_upgrade() else 0
         self.scope["headers"] = headers
         super().on_headers_complete()
 
@@ -282,7 +311,7 @@ class HotProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             cycle.offers_upgrade = True
             if b"transfer-encoding" in fields:
-                cycle.refusal = BadRequest("a request that offers to upgrade its protocol needs a content-length")
+                cycle.refusal = _upgrade_without_length()
             cycle.length = cycle.length or 0
         self.expect_100_continue = _expects_continue(fields)
 
@@ -298,6 +327,8 @@ class HotProtocol(HttpToolsProtocol):
                 cycle.pieces.clear()
 
     def on_message_complete(self) -> None:
+        if self._rest_bytes:
+            return  # only the head is complete
         self._between_requests = True
         cycle = self.cycle
         if not isinstance(cycle, _HotCycle):
@@ -354,9 +385,6 @@ class HotProtocol(HttpToolsProtocol):
         cycle.keep_alive = False
         cycle.complete = True
         self._routes.refuse(self._request(cycle), error)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """For uvicorn, whose advice to install WebSockets would be in the log twice a request."""
 
     def _refuse_endless_head(self) -> None:
         """More than is read of a head has come, and not its end."""
@@ -433,6 +461,17 @@ class HotProtocol(HttpToolsProtocol):
 
 def _head_too_large() -> HeadTooLarge:
     return HeadTooLarge(f"the request's head exceeds {_MAX_HEAD_BYTES} bytes")
+
+
+def _upgrade_without_length() -> BadRequest:
+    return BadRequest("a request that offers to upgrade its protocol needs a content-length")
+
+
+def _has_path(target: bytes) -> bool:
+    try:
+        return httptools.parse_url(target).path is not None
+    except httptools.HttpParserInvalidURLError:
+        return False
 
 
 def _is_chunked(headers: list[tuple[bytes, bytes]]) -> bool:

@@ -408,6 +408,31 @@ async def test_an_offer_of_http_2_is_ignored_and_its_body_kept(serve_hot: Serve,
         assert (await client.reply())[1] == b"piped"
 
 
+@pytest.mark.parametrize("size", [0, 10, 200_000])
+@pytest.mark.parametrize("split", [False, True], ids=["at-once", "split"])
+async def test_an_ordinary_request_keeps_its_body_in_spite_of_an_offer(serve_hot: Serve, size: int, split: bool) -> None:
+    client = await (await serve_hot(echo)).connect()
+    fields = f"host: x\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\ncontent-length: {size}\r\n\r\n"
+    for _ in range(2):
+        client.writer.write(f"POST /cold HTTP/1.1\r\n{fields}".encode())
+        if split:
+            await client.writer.drain()
+            await asyncio.sleep(0.01)
+        client.writer.write(b"GET /x HTTP/1.1\r\n"[:size].ljust(size))
+        assert (await client.reply())[1] == f"POST /cold {size or ''}".strip().encode()
+    offer = b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    client.writer.write(offer + b"GET /b HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert [(await client.reply())[1] for _ in range(2)] == [b"GET /a", b"GET /b"]
+
+
+@pytest.mark.parametrize("target", ["http://[::1/a", "http://x:99999999/a", "a:1"])
+@pytest.mark.parametrize("method", ["GET", "CONNECT", "POST"])
+async def test_a_target_that_cannot_be_read_is_answered_400(serve_hot: Serve, method: str, target: str) -> None:
+    client = await (await serve_hot(echo)).connect()
+    client.writer.write(f"{method} {target} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+    assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+
+
 async def test_an_offer_with_a_chunked_body_is_refused(serve_hot: Serve) -> None:
     client = await (await serve_hot(echo)).connect()
     fields = "connection: upgrade\r\nupgrade: h2c\r\ntransfer-encoding: chunked"

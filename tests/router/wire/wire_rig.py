@@ -213,10 +213,13 @@ class Gateway:
 
 
 async def ordinary(scope: Any, receive: Any, send: Any) -> None:
-    """The cold application: says what it was asked."""
-    while (await receive()).get("more_body"):
-        pass
-    text = f"{scope['method']} {scope['path']}".encode()
+    """The cold application: says what it was asked, and how long the body was if there was one."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size += len(message.get("body", b""))
+        more = message.get("more_body", False)
+    text = f"{scope['method']} {scope['path']} {size or ''}".strip().encode()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(text))]})
     await send({"type": "http.response.body", "body": text})
 
