@@ -11,6 +11,8 @@ from fastapi.responses import JSONResponse
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import Scope
 
 from router.admin.routes import admin_door, admin_router
 from router.auth import check_client
@@ -32,6 +34,8 @@ from router.turn.prompt_metrics import PromptCollector
 from router.turn.service import error_headers
 from router.wire.head import Header
 from router.wire.routes import HotRoutes
+
+_METHODS = ("GET", "POST", "PUT", "DELETE")
 
 
 def build_app(gateway: Gateway, routes: HotRoutes) -> FastAPI:
@@ -127,6 +131,15 @@ def _add_public(app: FastAPI, gateway: Gateway, routes: HotRoutes) -> None:
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
+def _allowed(app: FastAPI, scope: Scope) -> list[str]:
+    """The methods of a path: starlette tells those of the first route alone."""
+
+    def takes(method: str) -> bool:
+        return any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.routes)
+
+    return [name for method in _METHODS if takes(method) for name in ([method, "HEAD"] if method == "GET" else [method])]
+
+
 def _model_row(name: str) -> dict[str, object]:
     return {"id": name, "object": "model", "created": 0, "owned_by": "loadback"}
 
@@ -161,8 +174,8 @@ def _add_errors(app: FastAPI, routes: HotRoutes) -> None:
         known = f"{request.method} {path} is not served here"
         if path in DIALECTS:
             known, status, headers = f"{path} takes POST", 405, {"allow": "POST"}
-        elif headers and "GET" in (allowed := headers.get("Allow", "")):
-            headers = {"allow": f"{allowed}, HEAD"}
+        elif status == 405:
+            headers = {"allow": ", ".join(_allowed(app, request.scope))}
         found: GatewayError = NotServed(known) if status in (404, 405) else BadRequest(str(error.detail))
         found.status = status
         return _refusal(path, found, headers)

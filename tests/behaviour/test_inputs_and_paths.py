@@ -215,9 +215,19 @@ async def test_head_is_get_without_its_body(plain: Stage, path: str) -> None:
     writer.close()
 
 
-async def test_methods_that_are_allowed_are_told(plain: Stage) -> None:
-    call = await get(plain.port, "/healthz", "PUT")
-    assert (call.status, call.headers["allow"]) == (405, "GET, HEAD")
+ALLOWED = {
+    "/healthz": "GET, HEAD",
+    "/v1/kv/pins": "GET, HEAD, POST",
+    "/v1/kv/prefetch": "POST, DELETE",
+    "/admin/policy": "GET, HEAD, PUT",
+    "/v1/messages": "POST",
+}
+
+
+@pytest.mark.parametrize("path", ALLOWED)
+async def test_methods_that_are_allowed_are_told(plain: Stage, path: str) -> None:
+    call = await get(plain.port, path, "PATCH")
+    assert (call.status, call.headers["allow"]) == (405, ALLOWED[path])
 
 
 async def test_not_ready_without_workers(make_stage: StageMaker, kind: str) -> None:
