@@ -191,16 +191,8 @@ class PoolIndex(msgspec.Struct, frozen=True):
     prompts: Prompts | None = None
 
 
-class FollowedAgent(msgspec.Struct, frozen=True):
-    """An agent whose pages a gateway follows; `fault` is empty while it can."""
-
-    node: str
-    fault: str = ""
-
-
 class Indexes(msgspec.Struct, frozen=True):
     pools: list[PoolIndex]
-    agents: list[FollowedAgent] = []
 
 
 class NodeNumbers(msgspec.Struct, frozen=True):

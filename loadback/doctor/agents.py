@@ -14,7 +14,7 @@ from kvtier.control.wire_control import WireControl
 from kvtier.settings.address import authority
 from kvtier.transport.links import LinkSettings, PeerLinks
 from kvtier.wire.messages import Peer
-from loadback.admin_api import AdminError, Indexes, NodeNumbers, Tiers, fetch
+from loadback.admin_api import AdminError, NodeNumbers, Tiers, fetch
 from loadback.doctor.check import Check, ok, warn
 from router.config.tree import AgentPeerConfig, Config
 
@@ -22,7 +22,7 @@ _ASK_S = 5.0
 _LINKS = LinkSettings()
 _START = "start it (loadback agent --config FILE)"
 _FIX = f"{_START}, or correct its host and port, or `node` where another answers; until then its pages count as missing"
-_CONTROL_FIX = f"{_START} with this port as its `control.port`, or correct control_port; until then nothing is pinned there"
+_CONTROL_FIX = f"{_START} with this as its control.port, or correct control_port, or `node`; until then nothing is pinned there"
 _EITHER_FIX = f"{_START}, or correct its host, port, control_port or node, as told; until then its pages count as missing"
 
 
@@ -41,17 +41,14 @@ async def check_nodes(http: httpx.AsyncClient) -> list[Check]:
     """What a running gateway says of its agents."""
     try:
         told = await fetch(http, "/admin/tiers", Tiers)
-        followed = {agent.node: agent.fault for agent in (await fetch(http, "/admin/index", Indexes)).agents}
     except AdminError as error:
         return [warn("gateway", "agents", error.found, error.fix)]
-    return [check_node(node, followed.get(node.node, "")) for node in told.nodes]
+    return [check_node(node) for node in told.nodes]
 
 
-def check_node(node: NodeNumbers, unfollowed: str = "") -> Check:
-    """`unfollowed`: why the gateway does not hear what the agent holds, which it asks at `port` also where there is a
-    `control_port`."""
-    if fault := node.fault or unfollowed:
-        return warn(node.node, "agent", fault, _EITHER_FIX)
+def check_node(node: NodeNumbers) -> Check:
+    if node.fault:
+        return warn(node.node, "agent", node.fault, _EITHER_FIX)
     return ok(node.node, "agent", f"answers, {node.numbers.get('stored', 0):,.0f} pages stored")
 
 

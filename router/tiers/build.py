@@ -6,7 +6,6 @@ from pathlib import Path
 from random import Random
 
 from costmodel.values import Tier
-from kvtier.control.grpc_control import GrpcControl
 from kvtier.control.node_control import NodeControl
 from kvtier.control.wire_control import WireControl
 from kvtier.settings.address import authority
@@ -19,6 +18,7 @@ from router.config.tree import AgentPeerConfig, Config, UmbpConfig
 from router.fleet.fleet import Fleet
 from router.fleet.followers import Followers
 from router.fleet.pool import Pool
+from router.tiers.both_ports import BothPorts
 from router.tiers.link_lessons import LinkLessons
 from router.tiers.nodes import Nodes
 from router.tiers.pin_book import PinBook
@@ -66,7 +66,7 @@ class Tiers:
 
     def _control(self, agent: AgentPeerConfig, peer: Peer) -> NodeControl:
         if agent.control_port is not None:
-            return GrpcControl(agent.node, authority(agent.host, agent.control_port), _CALL_S)
+            return BothPorts(peer, authority(agent.host, agent.control_port), self._links, _CALL_S)
         return WireControl(peer, self._links, _CALL_S)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from loadback.admin_api import NodeNumbers
 from loadback.doctor.agents import check_agents, check_node
 from loadback.doctor.check import Check, Mark
 from router.config.tree import Config
+from router.gateway import Gateway
 
 
 @pytest.fixture
@@ -43,12 +45,15 @@ def nobody() -> int:
         return int(lent.getsockname()[1])
 
 
-async def told_of(agent: Agent, **wrong: object) -> list[Check]:
+def config_of(agent: Agent, wrong: dict[str, Any]) -> Config:
     assert agent.control is not None
     peer = {"node": "n0", "host": "127.0.0.1", "port": agent.port, "control_port": agent.control.port} | wrong
     pools = ({"unified": ({"url": "http://127.0.0.1:1", "node": peer["node"]},)},)
-    checks = await check_agents(Config.model_validate({"pools": pools, "agents": (peer,)}))
-    return checks[:2]
+    return Config.model_validate({"pools": pools, "agents": (peer,)})
+
+
+async def told_of(agent: Agent, **wrong: object) -> list[Check]:
+    return (await check_agents(config_of(agent, wrong)))[:2]
 
 
 async def test_both_ports_are_asked(agent: Agent) -> None:
@@ -81,7 +86,23 @@ async def test_the_agent_of_another_node_is_named(agent: Agent) -> None:
     assert control.found == "the agent at its control_port is n0, not n7"
 
 
-def test_an_agent_that_a_gateway_asks_and_cannot_follow_is_no_good_one() -> None:
-    check = check_node(NodeNumbers("n0", up=True), "no connection to n0 at h:1: Connection refused")
-    assert (check.mark, check.found) == (Mark.WARN, "no connection to n0 at h:1: Connection refused")
-    assert "control_port" in check.fix
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({}, ""),
+        ({"port": 1}, "no connection to n0 at 127.0.0.1:1: Connection refused"),
+        ({"control_port": 1}, "n0's control_port at 127.0.0.1:1 cannot be reached by gRPC"),
+        ({"node": "n7"}, "the agent at its control_port is n0, not n7"),
+    ],
+)
+async def test_a_gateways_node_fares_well_where_both_ports_answer(agent: Agent, wrong: dict[str, Any], told: str) -> None:
+    gateway = Gateway(config_of(agent, wrong), lambda: 0.0, Random(1))
+    ((name, node),) = gateway.tiers.nodes.by_name.items()
+    try:
+        await gateway.tiers.nodes.ask(name)
+    finally:
+        await gateway.close()
+    assert node.fault == told
+    check = check_node(NodeNumbers(name, fault=node.fault))
+    assert check.mark is (Mark.WARN if told else Mark.OK)
+    assert all(key in check.fix for key in wrong)
