@@ -20,6 +20,7 @@ from kvtier.prefetch.view import Target, View
 
 _LATELY_MS = 120_000.0  # 20 s left p90 and p99 of a busy hour above those without warm requests
 _BEHIND_RETRIES = 10  # of `retry_ms`, until a worker that was behind is looked at again
+_LOOKED_AT = 64  # jobs that wait so are looked at each by itself; of more that would be most of what a gateway computes
 _RETRIED_AT = 128  # jobs that run; where they are more those that wait for another's warm request wait longer
 
 
@@ -29,7 +30,13 @@ class _Floor(msgspec.Struct):
     busy: set[WorkerKey]
     behind: set[tuple[WorkerKey, bool]] = msgspec.field(default_factory=set)  # for explicit calls, or for others
     device_tokens: dict[WorkerKey, int] = msgspec.field(default_factory=dict)
-    warmed: Counter[WorkerKey] | None = None  # tokens in L1, not yet used; None = not counted yet
+    warmed: Counter[WorkerKey] = msgspec.field(default_factory=Counter)  # tokens in L1, not yet used
+    waiting: int = 0  # jobs, now or soon
+    surveyed: bool = False  # the last two are known
+
+    @property
+    def crowded(self) -> bool:
+        return self.waiting > _LOOKED_AT
 
 
 class Warming:
@@ -79,12 +86,23 @@ class Warming:
                 self._warm(job, floor, view, now_ms)
                 self._changed.append(job)
 
+    def _survey(self, floor: _Floor, now_ms: float) -> None:
+        """Once a look, and only if somebody is free."""
+        if floor.surveyed:
+            return
+        floor.surveyed, soon_ms = True, now_ms + _BEHIND_RETRIES * self._board.params.retry_ms
+        for job in self._board.active.values():
+            floor.warmed[job.worker] += job.warmed_tokens
+            due_ms = self.due_ms(job)
+            floor.waiting += due_ms is not None and due_ms <= soon_ms
+
     def _warm(self, job: Job, floor: _Floor, view: View, now_ms: float) -> None:
         if job.worker in floor.busy:
             job.warm_at_ms = now_ms + self._board.params.retry_ms * max(1.0, len(self._board.active) / _RETRIED_AT)
             return
-        if self._in_vain(job, floor):
-            job.warm_at_ms = self._later(now_ms)
+        self._survey(floor, now_ms)
+        if floor.crowded and self._in_vain(job, floor):
+            job.warm_at_ms = self._later(floor, now_ms)
             return
         target = view.target(job.subject, job.worker)
         layout = None if target is None else lay_out(target, view)
@@ -94,9 +112,9 @@ class Warming:
         floor.device_tokens[job.worker] = layout.target.device_tokens
         if self._behind(job, layout.target, now_ms):
             floor.behind.add((job.worker, _is_asked(job)))
-            job.warm_at_ms = self._later(now_ms)
+            job.warm_at_ms = self._later(floor, now_ms)
         elif not self._fits(job, floor):
-            job.warm_at_ms = self._later(now_ms)
+            job.warm_at_ms = self._later(floor, now_ms)
         else:
             floor.busy.add(job.worker)
             self._send(job)
@@ -106,10 +124,10 @@ class Warming:
         job.warm_move = self._board.new_move(job)
         self._board.moves.append(Warm(job.warm_move, job.id, job.subject, job.worker, end, size, job.expires_ms, start))
 
-    def _later(self, now_ms: float) -> float:
-        """When a worker that was behind is looked at again: at one moment for all who wait, of whom one asks for all."""
+    def _later(self, floor: _Floor, now_ms: float) -> float:
+        """When a worker that was behind is looked at again; for many jobs at once."""
         pause_ms = _BEHIND_RETRIES * self._board.params.retry_ms
-        return (now_ms // pause_ms + 1) * pause_ms
+        return (now_ms // pause_ms + 1) * pause_ms if floor.crowded else now_ms + pause_ms
 
     def _in_vain(self, job: Job, floor: _Floor) -> bool:
         """What was seen for another job says so."""
@@ -124,19 +142,8 @@ class Warming:
 
     def _fits(self, job: Job, floor: _Floor) -> bool:
         """Whether the worker's L1 has room for it beside what others were warmed to."""
-        device_tokens = floor.device_tokens.get(job.worker, 0)
-        if device_tokens <= 0:
-            return True
-        others = self._warmed(floor)[job.worker] - job.warmed_tokens
-        return others + job.warm_tokens <= self._board.params.warm_device_share * device_tokens
-
-    def _warmed(self, floor: _Floor) -> Counter[WorkerKey]:
-        """Counted once a look, and only if somebody is free."""
-        if floor.warmed is None:
-            floor.warmed = Counter()
-            for job in self._board.active.values():
-                floor.warmed[job.worker] += job.warmed_tokens
-        return floor.warmed
+        device_tokens, others = floor.device_tokens.get(job.worker, 0), floor.warmed[job.worker] - job.warmed_tokens
+        return device_tokens <= 0 or others + job.warm_tokens <= self._board.params.warm_device_share * device_tokens
 
     def _window_end(self, job: Job) -> int:
         return min(job.warmed_tokens + self._board.params.warm_window_tokens, job.warm_tokens)
