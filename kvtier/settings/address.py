@@ -24,12 +24,14 @@ def check_address(section: str, host: str, port: int) -> None:
 
 def bound(section: str, host: str, port: int) -> socket.socket:
     """A socket that has the address, not listening yet. Raises `AddressTaken`."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener: socket.socket | None = None
     try:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
     except (OSError, UnicodeError) as error:  # the second: what Python makes of `a..b`
-        listener.close()
+        if listener is not None:
+            listener.close()
         raise _refusal(section, host, port, error) from error
     return listener
 
